@@ -1,0 +1,240 @@
+"""PruningConfig: how to prune, as one frozen dataclass that is also the JSON record and the command line."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from .core import PruningError, recipes
+from .core.masks import Scope
+from .core.recipes import LrFactor, Recipe, Shape
+
+Method = Literal[
+    "cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"
+]
+LrShape = Literal["drop", "cosine", "linear", "constant"]
+
+# Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
+_SETTINGS: dict[Method, set[str]] = {
+    "cyclical": {"target_sparsity", "cycles", "init_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
+    "gradual": {"target_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
+    "gradual_recovery": {"target_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
+    "cyclical_lr": {"target_sparsity", "cycles", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
+    "iterative": {"target_sparsity", "cycles", "lr_shape"},
+    "one_shot": {"target_sparsity", "lr_shape"},
+    "pgd": {"target_sparsity"},
+    "freeze": {"cycles", "lr_shape"},
+}
+_DEFAULTS: dict[str, Any] = {"target_sparsity": 0.9, "cycles": 5, "schedule": "cubic", "delta_t": 100, "ramp_fraction": 0.8}
+
+
+def _help(text: str, **metadata: Any) -> dict[str, Any]:
+    return {"help": text, **metadata}
+
+
+@dataclass(frozen=True)
+class PruningConfig:
+    """How a model is pruned. `None` stands for the method's default."""
+
+    _argument_group_name = "pruning (PruningConfig)"
+
+    method: Method = field(
+        default="cyclical",
+        metadata=_help(
+            "Method of the paper. cyclical: s rises in each of several cycles; gradual: once, along Eq. 1; "
+            "gradual_recovery: dense between mask updates (appendix); cyclical_lr: later cycles only restart the "
+            "learning rate; iterative: a few prunings, each with its learning-rate cycle; one_shot: prune, then "
+            "fine-tune; pgd: masks at every update; freeze: keep the zeros that the model already has."
+        ),
+    )
+    target_sparsity: float | None = field(
+        default=None,
+        metadata=_help("Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given (s_t in the paper)."),
+    )
+    cycles: int | None = field(
+        default=None, metadata=_help("Number of cycles, or of prunings for iterative; 5 if not given (k in the paper).")
+    )
+    init_sparsity: float | None = field(
+        default=None,
+        metadata=_help("Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."),
+    )
+    schedule: Shape | None = field(
+        default=None,
+        metadata=_help("How the sparsity rises within a cycle; cubic is Eq. 1 and the default (s(t) in the paper)."),
+    )
+    delta_t: int | None = field(
+        default=None,
+        metadata=_help("Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper)."),
+    )
+    ramp_fraction: float | None = field(
+        default=None,
+        metadata=_help(
+            "Part of a cycle in which the sparsity rises and masks change, in (0, 1]; 0.8 if not given (the paper's 16 "
+            "of 20 epochs). The rest is fine-tuning."
+        ),
+    )
+    lr_shape: LrShape | None = field(
+        default=None,
+        metadata=_help("Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."),
+    )
+    lr_drop_at: float = field(
+        default=0.75,
+        metadata=_help("Fraction of the cycle after which the learning rate drops (0.75 for CIFAR, 0.5 for ImageNet)."),
+    )
+    lr_drop_factor: float = field(default=0.1, metadata=_help("What the drop multiplies the learning rate by."))
+    scope: Scope = field(
+        default="local",
+        metadata=_help("local prunes every layer to the same sparsity, as the paper does; global ranks all weights together."),
+    )
+    include: list[str] | None = field(
+        default=None, metadata=_help("Globs on the names of the layers to prune; all linear and convolution layers if not given.")
+    )
+    exclude: list[str] | None = field(default=None, metadata=_help("Globs on the names of layers that stay dense."))
+    dense_epochs: float = field(
+        default=0.0,
+        metadata=_help("Epochs of dense training before the first cycle, out of num_train_epochs (appendix: from scratch)."),
+    )
+    dense_updates: int = field(
+        default=0, metadata=_help("The same in optimizer updates, out of max_steps. Give one of the two.")
+    )
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_numbers()
+        self._check_contradictions()
+
+    @property
+    def prunes(self) -> bool:
+        """Whether there is anything to do: not for a target of 0, where training is dense throughout."""
+        return self.method == "freeze" or self.resolved("target_sparsity") > 0
+
+    def has(self, name: str) -> bool:
+        """Whether the method has this setting."""
+        return name in _SETTINGS[self.method]
+
+    def resolved(self, name: str) -> Any:
+        """A setting with the default in place of `None`."""
+        value = getattr(self, name)
+        return _DEFAULTS.get(name) if value is None else value
+
+    def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
+        """The recipe for a run of so many optimizer updates, the dense start included.
+
+        Args:
+            updates: Optimizer updates of the whole run.
+            epochs: Epochs of the whole run, needed only for `dense_epochs`.
+        """
+        dense = self._dense_updates(updates, epochs)
+        T = updates - dense
+        k = self._cycles
+        shortest = 1 if self.method in ("one_shot", "pgd", "freeze") else 2
+        if T < k * shortest:
+            start = f" after {dense} dense ones" if dense else ""
+            _refuse(
+                "cycles", k, f"takes at least {k * shortest} updates ({shortest} per cycle), and the run has {T}{start}",
+                "train longer, use a smaller batch, or lower cycles",
+            )  # fmt: skip
+        return recipes.with_dense_start(self._recipe(T, k), dense, lr=self._lr)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dataclasses.asdict(self)
+
+    @property
+    def _cycles(self) -> int:
+        if "cycles" not in _SETTINGS[self.method]:
+            return 1
+        if self.method == "freeze":
+            return self.cycles or 1
+        return int(self.resolved("cycles"))
+
+    @property
+    def _lr(self) -> LrFactor:
+        shapes: dict[LrShape, LrFactor] = {
+            "drop": recipes.lr_drop(self.lr_drop_at, self.lr_drop_factor),
+            "cosine": recipes.lr_cosine,
+            "linear": recipes.lr_linear,
+            "constant": recipes.lr_constant,
+        }
+        return shapes[self.lr_shape or "drop"]
+
+    def _recipe(self, T: int, k: int) -> Recipe:
+        s_t = self.resolved("target_sparsity")
+        rise = {
+            "delta_t": self.resolved("delta_t"),
+            "ramp": self.resolved("ramp_fraction"),
+            "shape": self.resolved("schedule"),
+            "lr": self._lr,
+        }
+        build: dict[Method, Callable[[], Recipe]] = {
+            "cyclical": lambda: recipes.cyclical(s_t, T, k=k, s_init=self.init_sparsity, **rise),
+            "gradual": lambda: recipes.gradual(s_t, T, **rise),
+            "gradual_recovery": lambda: recipes.gradual_recovery(s_t, T, **rise),
+            "cyclical_lr": lambda: recipes.cyclical_lr(s_t, T, k=k, **rise),
+            "iterative": lambda: recipes.iterative(s_t, T, k=k, lr=self._lr),
+            "one_shot": lambda: recipes.one_shot(s_t, T, lr=self._lr),
+            "pgd": lambda: recipes.pgd(s_t, T),
+            "freeze": lambda: recipes.freeze(T, k=k, lr=self._lr),
+        }
+        return build[self.method]()
+
+    def _dense_updates(self, updates: int, epochs: float | None) -> int:
+        if not self.dense_epochs:
+            dense = self.dense_updates
+        elif epochs is None:
+            _refuse("dense_epochs", self.dense_epochs, "needs a run counted in epochs", "use dense_updates with max_steps")
+        else:
+            dense = round(updates * self.dense_epochs / epochs)
+        if dense >= updates:
+            name = "dense_epochs" if self.dense_epochs else "dense_updates"
+            of = f"{epochs:g} epochs" if self.dense_epochs else f"{updates} updates"
+            _refuse(name, getattr(self, name), f"leaves nothing of the run's {of} to prune in", "lower it or train longer")
+        return dense
+
+    def _check_choices(self) -> None:
+        for name, choices in (("method", Method), ("schedule", Shape), ("lr_shape", LrShape), ("scope", Scope)):
+            value, allowed = getattr(self, name), get_args(choices)
+            if value not in allowed and not (value is None and name in ("schedule", "lr_shape")):
+                near = difflib.get_close_matches(str(value), allowed, n=1)
+                hint = f"did you mean {near[0]}?" if near else "choose one of them"
+                _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
+
+    def _check_numbers(self) -> None:
+        self._check("target_sparsity", lambda v: 0 <= v < 1, "in [0, 1)", "give a fraction, such as 0.9 for 90 %")
+        self._check("init_sparsity", lambda v: 0 <= v < 1, "in [0, 1)", "give a fraction, such as 0.45")
+        self._check("ramp_fraction", lambda v: 0 < v <= 1, "in (0, 1]", "give a fraction, such as 0.8")
+        self._check("cycles", lambda v: v >= 1, "a whole number of at least 1", "use 1 for a single cycle", whole=True)
+        self._check("delta_t", lambda v: v >= 1, "a whole number of at least 1", "use 100 as the paper does", whole=True)
+        self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
+        self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
+        self._check("dense_epochs", lambda v: v >= 0, "0 or more", "use 0 to prune from the start")
+        self._check("dense_updates", lambda v: v >= 0, "a whole number of 0 or more", "use 0 to prune from the start", whole=True)
+
+    def _check(self, name: str, holds: Callable[[Any], bool], rule: str, remedy: str, whole: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not holds(value):
+            _refuse(name, value, f"must be {rule}", remedy)
+
+    def _check_contradictions(self) -> None:
+        for name in ("target_sparsity", "cycles", "init_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"):
+            if getattr(self, name) is not None and name not in _SETTINGS[self.method]:
+                _refuse(name, getattr(self, name), f"has no meaning for method {self.method}", "leave it out")
+        if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity") > 0:
+            _refuse(
+                "init_sparsity", self.init_sparsity, f"must be below target_sparsity {self.resolved('target_sparsity')}",
+                "lower it, so that weights can return at the start of a cycle",
+            )  # fmt: skip
+        if self.dense_epochs and self.dense_updates:
+            _refuse("dense_updates", self.dense_updates, f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
+        if self.method == "freeze" and (self.dense_epochs or self.dense_updates):
+            name = "dense_epochs" if self.dense_epochs else "dense_updates"
+            _refuse(name, getattr(self, name), "would undo the zeros that method freeze keeps", "leave it out")
+
+
+def _refuse(name: str, value: Any, rule: str, remedy: str) -> Any:
+    raise PruningError(f"{name} {value!r} {rule}: {remedy}")

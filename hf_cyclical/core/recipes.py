@@ -1,0 +1,254 @@
+"""Recipes: every method of the paper as a value, a triple (s, eta, update_at) for Algorithm 1.
+
+A recipe says how sparse (`s`), how fast (`eta`) and when (`update_at`); `TVPGD` runs any of them and never asks which
+one it has. All of them end at exactly `s_t`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .schedules import (
+    Schedule,
+    When,
+    after,
+    constant,
+    cosine,
+    cubic,
+    linear,
+    split,
+    step,
+    zero_first,
+)
+from .schedules import (
+    cyclical as compose,
+)
+
+Shape = Literal["cubic", "linear", "step", "constant"]
+LrFactor = Callable[[int], Schedule]
+"""The learning-rate factor within one cycle, given the cycle's number of updates."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One method of the paper.
+
+    Attributes:
+        s: The sparsity that line 5 of Algorithm 1 asks for.
+        eta: The factor on the base learning rate in line 3.
+        update_at: The `if` of line 4: whether the masks are chosen anew at t.
+        cycles: The updates of each cycle. The learning rate restarts with each, and a report has a row for each.
+        project_at: Whether line 7 is executed at t. Always, but for gradual pruning with recovery and a dense start.
+        keep_zeros: Whether the masks start from the zeros that the weights already have.
+    """
+
+    s: Schedule
+    eta: Schedule
+    update_at: When
+    cycles: tuple[range, ...]
+    project_at: When = lambda t: True
+    keep_zeros: bool = False
+
+    @property
+    def T(self) -> int:
+        """Number of updates, those of a dense start included."""
+        return self.cycles[-1].stop
+
+    @property
+    def s_t(self) -> float:
+        """The target: the sparsity of the last update."""
+        return self.s(self.T - 1)
+
+
+def lr_drop(at: float = 0.75, factor: float = 0.1) -> LrFactor:
+    """1, then `factor` from the fraction `at` of the cycle on: 0.75 in the paper for CIFAR, 0.5 for ImageNet."""
+    return lambda T: step(1.0, factor, at=round(at * T))
+
+
+def lr_cosine(T: int) -> Schedule:
+    """Half a cosine from 1 to 0."""
+    return cosine(1.0, 0.0, T)
+
+
+def lr_linear(T: int) -> Schedule:
+    """A straight line from 1 to 0."""
+    return linear(1.0, 0.0, T)
+
+
+def lr_constant(T: int) -> Schedule:
+    """1 throughout."""
+    return constant(1.0)
+
+
+def cyclical(
+    s_t: float,
+    T: int,
+    *,
+    k: int = 5,
+    delta_t: int = 100,
+    s_init: float | None = None,
+    ramp: float = 0.8,
+    shape: Shape = "cubic",
+    lr: LrFactor | None = None,
+) -> Recipe:
+    """Cyclical pruning, the paper's method: in each of `k` cycles s rises to `s_t`, and the learning rate restarts.
+
+    Args:
+        s_t: Target sparsity, a fraction in [0, 1).
+        T: Number of updates.
+        k: Number of cycles.
+        delta_t: Updates between two choices of the masks.
+        s_init: Sparsity at the start of cycles 2 to k; the first starts dense. 0.5 * `s_t` if not given.
+        ramp: Part of a cycle in which s rises and masks change; the rest is fine-tuning with fixed masks.
+        shape: How s rises.
+        lr: Learning-rate factor within a cycle.
+    """
+    cycles = split(T, k)
+    starts = [0.0] + [0.5 * s_t if s_init is None else s_init] * (k - 1)
+    rises = [_rise(shape, start, s_t, len(cycle), ramp) for start, cycle in zip(starts, cycles, strict=True)]
+    updates = [_grid(shape, len(cycle), ramp, delta_t) for cycle in cycles]
+    return Recipe(
+        s=compose(rises, cycles),
+        eta=compose([(lr or lr_drop())(len(cycle)) for cycle in cycles], cycles),
+        update_at=compose(updates, cycles),
+        cycles=cycles,
+    )
+
+
+def gradual(
+    s_t: float,
+    T: int,
+    *,
+    delta_t: int = 100,
+    ramp: float = 0.8,
+    shape: Shape = "cubic",
+    lr: LrFactor | None = None,
+) -> Recipe:
+    """Gradual pruning (Zhu and Gupta): one cycle, s rises once along Equation 1."""
+    return cyclical(s_t, T, k=1, delta_t=delta_t, ramp=ramp, shape=shape, lr=lr)
+
+
+def gradual_recovery(
+    s_t: float,
+    T: int,
+    *,
+    delta_t: int = 100,
+    ramp: float = 0.8,
+    shape: Shape = "cubic",
+    lr: LrFactor | None = None,
+) -> Recipe:
+    """Gradual pruning with recovery (appendix): line 7 inside the `if`, so that the weights are dense between updates.
+
+    From the last choice of the masks on they stay applied, as in gradual pruning: the end of the run fine-tunes the
+    sparse model.
+    """
+    recipe = gradual(s_t, T, delta_t=delta_t, ramp=ramp, shape=shape, lr=lr)
+    last = _ramp_end(T, ramp)
+    return replace(recipe, project_at=lambda t: t >= last or recipe.update_at(t))
+
+
+def cyclical_lr(
+    s_t: float,
+    T: int,
+    *,
+    k: int = 5,
+    delta_t: int = 100,
+    ramp: float = 0.8,
+    shape: Shape = "cubic",
+    lr: LrFactor | None = None,
+) -> Recipe:
+    """The paper's control: the first cycle as in cyclical pruning, the later ones only restart the learning rate."""
+    recipe = cyclical(s_t, T, k=k, delta_t=delta_t, ramp=ramp, shape=shape, lr=lr)
+    first = recipe.cycles[0].stop
+    return replace(
+        recipe,
+        s=lambda t: recipe.s(t) if t < first else s_t,
+        update_at=lambda t: t < first and recipe.update_at(t),
+    )
+
+
+def one_shot(s_t: float, T: int, *, lr: LrFactor | None = None) -> Recipe:
+    """One-shot pruning (Han et al.): prunes the given weights at t = 0, where eta = 0, then fine-tunes."""
+    return Recipe(s=constant(s_t), eta=zero_first((lr or lr_drop())(T)), update_at=lambda t: t == 0, cycles=split(T, 1))
+
+
+def iterative(s_t: float, T: int, *, k: int = 5, lr: LrFactor | None = None) -> Recipe:
+    """Iterative pruning (Han et al.): `k` prunings by equal steps of s, each followed by its own learning-rate cycle.
+
+    The paper's s_t * t / T would leave the last pruning one step short of the target; here pruning c of k reaches
+    s_t * c / k.
+    """
+    cycles = split(T, k)
+    starts = {cycle.start for cycle in cycles}
+    return Recipe(
+        s=compose([constant(s_t * (c + 1) / k) for c in range(k)], cycles),
+        eta=compose([zero_first((lr or lr_drop())(len(cycle))) for cycle in cycles], cycles),
+        update_at=lambda t: t in starts,
+        cycles=cycles,
+    )
+
+
+def pgd(s_t: float, T: int) -> Recipe:
+    """Projected gradient descent: masks at every update (delta_t = 1), constant sparsity and learning rate."""
+    return Recipe(s=constant(s_t), eta=constant(1.0), update_at=lambda t: True, cycles=split(T, 1))
+
+
+def freeze(T: int, *, k: int = 1, lr: LrFactor | None = None) -> Recipe:
+    """Fine-tuning that keeps the zeros which the weights already have, whatever method made them."""
+    cycles = split(T, k)
+    return Recipe(
+        s=constant(0.0),  # never asked for: no update chooses masks
+        eta=compose([(lr or lr_drop())(len(cycle)) for cycle in cycles], cycles),
+        update_at=lambda t: False,
+        cycles=cycles,
+        keep_zeros=True,
+    )
+
+
+def with_dense_start(recipe: Recipe, updates: int, *, lr: LrFactor | None = None) -> Recipe:
+    """`recipe` after `updates` dense ones: training from scratch, as in the appendix.
+
+    The dense start has a learning-rate cycle of its own.
+    """
+    if not updates:
+        return recipe
+
+    def never(t: int) -> bool:
+        return False
+
+    return replace(
+        recipe,
+        s=after(updates, constant(0.0), recipe.s),
+        eta=after(updates, (lr or lr_drop())(updates), recipe.eta),
+        update_at=after(updates, never, recipe.update_at),
+        project_at=after(updates, never, recipe.project_at),
+        cycles=tuple(range(c.start + updates, c.stop + updates) for c in recipe.cycles),
+    )
+
+
+def _ramp_end(length: int, ramp: float) -> int:
+    """Local update at which the masks of a cycle are chosen for the last time: inside the cycle also for ramp = 1."""
+    return min(round(ramp * length), length - 1)
+
+
+def _jump(length: int, ramp: float) -> int:
+    """Local update at which the step shape prunes: the halfway mark of the cycle, or earlier if the ramp ends there."""
+    return min(round(0.5 * length), _ramp_end(length, ramp))
+
+
+def _rise(shape: Shape, start: float, s_t: float, length: int, ramp: float) -> Schedule:
+    end = _ramp_end(length, ramp)
+    shapes: dict[Shape, Schedule] = {
+        "cubic": cubic(start, s_t, end),
+        "linear": linear(start, s_t, end),
+        "step": step(start, s_t, at=_jump(length, ramp)),
+        "constant": constant(s_t),
+    }
+    return shapes[shape]
+
+
+def _grid(shape: Shape, length: int, ramp: float, delta_t: int) -> When:
+    """Local updates that choose masks: 0, every `delta_t`, and the end of the ramp, where s is exactly s_t."""
+    end = _ramp_end(length, ramp)
+    marks = {end, _jump(length, ramp)} if shape == "step" else {end}
+    return lambda t: t in marks or (t < end and t % delta_t == 0)

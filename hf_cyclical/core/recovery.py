@@ -1,0 +1,94 @@
+"""Weight recovery by the paper's definitions: M_j(t1) = 0 and M_j(t2) = 1 for some t1 < t2."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PRUNED_NOW = 1
+_EVER_PRUNED = 2
+_KEPT_FIRST = 4  # kept by the masks at the end of the first cycle
+_RECOVERED = 8  # recovered inside the current cycle
+
+
+@dataclass(frozen=True)
+class CycleRecovery:
+    """What happened to the masks in one cycle.
+
+    Attributes:
+        recovered: Weights that went from pruned to kept at least once inside the cycle.
+        mask_distance: Jaccard distance between the masks at the end of this cycle and of the first.
+    """
+
+    recovered: int
+    mask_distance: float
+
+
+class RecoveryTracker:
+    """Follows the masks of a run: call `update` after each choice of masks, `end_cycle` at the end of each cycle.
+
+    Keeps one byte per weight.
+
+    Attributes:
+        flags: The history of each weight, as bits.
+        regrown_by_layer: Number of weights per layer that were pruned at any earlier update and are kept now.
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        self.flags = {name: torch.zeros_like(mask, dtype=torch.uint8) for name, mask in masks.items()}
+        self.regrown_by_layer = dict.fromkeys(masks, 0)
+        self.cycles_ended = 0
+
+    def update(self, masks: Mapping[str, Tensor]) -> None:
+        """Take in masks that were just chosen."""
+        for name, flags in self.flags.items():
+            kept = masks[name].view(torch.uint8)
+            # The lowest bit says "pruned until now": where it meets a kept weight, that weight has recovered.
+            flags.bitwise_or_((flags & kept).mul_(_RECOVERED))
+            flags.bitwise_and_(~_PRUNED_NOW & 0xFF).bitwise_or_((kept ^ 1).mul_(_PRUNED_NOW | _EVER_PRUNED))
+            regrown = flags & (_EVER_PRUNED | _PRUNED_NOW) == _EVER_PRUNED
+            self.regrown_by_layer[name] = int(regrown.count_nonzero())
+
+    @property
+    def regrown(self) -> float:
+        """Fraction of all the weights that were pruned at any earlier update and are kept now."""
+        return sum(self.regrown_by_layer.values()) / sum(flags.numel() for flags in self.flags.values())
+
+    def end_cycle(self, masks: Mapping[str, Tensor]) -> CycleRecovery:
+        """Close a cycle: what recovered in it, and how far its masks are from those of the first."""
+        recovered = shared = either = 0
+        for name, flags in self.flags.items():
+            kept = masks[name].view(torch.uint8)
+            if self.cycles_ended == 0:
+                flags.bitwise_or_(kept * _KEPT_FIRST)
+            first = (flags & _KEPT_FIRST) != 0
+            recovered += int((flags & _RECOVERED).count_nonzero())
+            shared += int((first & masks[name]).count_nonzero())
+            either += int((first | masks[name]).count_nonzero())
+            flags.bitwise_and_(~_RECOVERED & 0xFF)
+        self.cycles_ended += 1
+        return CycleRecovery(recovered=recovered, mask_distance=1 - shared / either)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history so far."""
+        return {
+            "flags": dict(self.flags),
+            "regrown_by_layer": dict(self.regrown_by_layer),
+            "cycles_ended": self.cycles_ended,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a history."""
+        for name, flags in self.flags.items():
+            flags.copy_(state["flags"][name])
+        self.regrown_by_layer = dict(state["regrown_by_layer"])
+        self.cycles_ended = state["cycles_ended"]
+
+
+def mask_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Jaccard distance between the sets of weights that two masks keep: 0 if equal, 1 if disjoint."""
+    shared = sum(int((a[name] & b[name]).count_nonzero()) for name in a)
+    either = sum(int((a[name] | b[name]).count_nonzero()) for name in a)
+    return 1 - shared / either if either else 0.0

@@ -1,0 +1,120 @@
+"""TV-PGD: Algorithm 1 of the paper."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import PruningError
+from .masks import Masks, Scope, apply_masks_, magprune, sparsity
+from .recipes import Recipe
+
+
+class TVPGD:
+    """Time-varying projected gradient descent: call `step` right after every `optimizer.step()`.
+
+    The weights are masked in place, so that outside the optimizer's step the model is an ordinary sparse model.
+    Gradients and optimizer state are left alone: a pruned weight carries its update when masks are chosen, which is
+    what lets the right weights return.
+
+    Attributes:
+        params: The weights to prune, by name.
+        recipe: s, eta and update_at.
+        scope: "local" or "global" magprune.
+        masks: The masks M, True where a weight is kept.
+        t: The update that `step` handles next.
+        s_now: The sparsity of the last choice of masks.
+
+    Example:
+        >>> recipe = cyclical(s_t=0.9, T=1000)
+        >>> pruner = TVPGD(prunable_parameters(model), recipe)
+        >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.eta)
+        >>> for x, y in batches:
+        ...     loss(model(x), y).backward()
+        ...     optimizer.step()
+        ...     pruner.step()
+        ...     scheduler.step()
+        ...     optimizer.zero_grad()
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], recipe: Recipe, *, scope: Scope = "local") -> None:
+        self.params = dict(params)
+        self.recipe = recipe
+        self.scope: Scope = scope
+        self.masks: Masks = {
+            name: p.detach() != 0 if recipe.keep_zeros else torch.ones_like(p, dtype=torch.bool)
+            for name, p in self.params.items()
+        }
+        self.t = 0
+        self.s_now = 0.0
+
+    @torch.no_grad()
+    def step(self) -> bool:
+        """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen anew."""
+        t, recipe = self.t, self.recipe
+        renewed = recipe.update_at(t)
+        if renewed:  # line 4
+            self.s_now = recipe.s(t)
+            magprune(self.params, self.s_now, self.scope, out=self.masks)  # line 5: M <- magprune(theta, s(t))
+        if recipe.project_at(t):
+            apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
+        self.t += 1
+        return renewed
+
+    @property
+    def at_target(self) -> bool:
+        """Whether the masks are those of the target sparsity, and not of a moment on the way to it."""
+        return self.s_now >= self.recipe.s_t
+
+    @property
+    def sparsity(self) -> float:
+        """Fraction of the weights that the masks drop, measured."""
+        return sparsity(self.masks)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the weights hold more than the masks keep: only between two projections of gradual_recovery."""
+        return self.s_now > 0 and not self.recipe.project_at(self.t - 1)
+
+    @contextmanager
+    def masked(self) -> Iterator[None]:
+        """The model as theta * M, to evaluate or save it, with the weights restored afterwards."""
+        if not self.dense:
+            yield
+            return
+        hidden = {name: p.detach().clone() for name, p in self.params.items()}
+        apply_masks_(self.params, self.masks)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, p in self.params.items():
+                    p.copy_(hidden[name])
+
+    def project_(self) -> None:
+        """Theta <- theta * M, whatever the recipe says: for the end of a run."""
+        apply_masks_(self.params, self.masks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to go on from weights saved under `masked`."""
+        hidden = {name: p.detach()[~self.masks[name]] for name, p in self.params.items()} if self.dense else {}
+        return {"t": self.t, "s_now": self.s_now, "masks": dict(self.masks), "hidden": hidden}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of `state_dict`; the weights must be those that were saved with it."""
+        masks = state["masks"]
+        for name, mask in self.masks.items():
+            if name not in masks or masks[name].shape != mask.shape:
+                there = tuple(masks[name].shape) if name in masks else "no mask"
+                raise PruningError(f"the state does not fit: {name} has shape {tuple(mask.shape)} here, {there} there")
+        if unknown := sorted(set(masks) - set(self.masks)):
+            raise PruningError(f"the state does not fit: {', '.join(unknown)} there, not among the pruned weights here")
+        for name, mask in self.masks.items():
+            mask.copy_(masks[name])
+        for name, values in state["hidden"].items():
+            p = self.params[name]
+            p[~self.masks[name]] = values.to(p)
+        self.t, self.s_now = state["t"], state["s_now"]

@@ -1,0 +1,173 @@
+"""PruningReport: what happened in a run, as one value. JSON, tables and plots are renderings of it."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .core import PruningError
+
+SCHEMA = 1
+REPORT_NAME = "pruning_report.json"
+_MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of the run
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One pruned layer at the end of the run."""
+
+    name: str
+    shape: list[int]
+    weights: int
+    kept: int
+    regrown: int
+
+
+@dataclass(frozen=True)
+class CycleReport:
+    """One cycle at its end.
+
+    Attributes:
+        cycle: Its number, from 1.
+        update: Optimizer updates made by then.
+        epoch: Epochs made by then.
+        sparsity: Fraction of the prunable weights that are zero.
+        regrown: Fraction of the prunable weights that were pruned at any earlier update and are kept now.
+        recovered: Weights that went from pruned to kept inside this cycle.
+        mask_distance: Jaccard distance to the masks at the end of the first cycle.
+        learning_rate: Of the cycle's last update.
+        at_target: Whether the sparsity is the target and not a stage on the way to it.
+        metrics: The evaluation, without prefix; empty if there was none.
+    """
+
+    cycle: int
+    update: int
+    epoch: float
+    sparsity: float
+    regrown: float
+    recovered: int
+    mask_distance: float
+    learning_rate: float
+    at_target: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class PruningReport:
+    """A run: its settings, its cycles, its curves.
+
+    Attributes:
+        config: The PruningConfig.
+        updates: Optimizer updates of the whole run, and `dense_updates` of them before the first cycle.
+        parameters: Weights of the model in all, prunable or not.
+        about: What the caller adds: model, dataset, arguments, versions.
+        schedule: The learning rate, as [update, value] wherever it matters for a curve.
+        masks: Every choice of masks (thinned in very long runs) as [update, sparsity, regrown].
+        evaluations: Every evaluation as {"update": ..., metric: value}.
+        dense: Metrics of the model before any pruning.
+        cycles: One CycleReport for each cycle.
+        layers: One LayerReport for each pruned layer.
+        chosen_update: The update whose weights the model has at the end, if not the last (load_best_model_at_end).
+    """
+
+    config: dict[str, Any]
+    updates: int
+    dense_updates: int
+    parameters: int
+    schedule: list[list[float]] = field(default_factory=list)
+    masks: list[list[float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    dense: dict[str, float] = field(default_factory=dict)
+    cycles: list[CycleReport] = field(default_factory=list)
+    layers: list[LayerReport] = field(default_factory=list)
+    chosen_update: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def sparsity(self) -> float:
+        """Fraction of the prunable weights that are zero at the end."""
+        return self.pruned / sum(layer.weights for layer in self.layers)
+
+    @property
+    def overall_sparsity(self) -> float:
+        """Fraction of all the model's weights that are zero by pruning, the ones that are never pruned included."""
+        return self.pruned / self.parameters
+
+    @property
+    def pruned(self) -> int:
+        """Number of pruned weights at the end."""
+        return sum(layer.weights - layer.kept for layer in self.layers)
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that tables and plots show: accuracy where there is one, else the first there is."""
+        names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
+        names = [name for name in names if name not in ("update", "loss")] or [n for n in names if n == "loss"]
+        return "accuracy" if "accuracy" in names else names[0] if names else None
+
+    def add_masks(self, update: int, sparsity: float, regrown: float) -> None:
+        """Note a choice of masks."""
+        self.masks.append([update, sparsity, regrown])
+        if len(self.masks) > _MOST_POINTS:
+            del self.masks[1:-1:2]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the report into `folder`, and return the file's path."""
+        path = Path(folder) / REPORT_NAME
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "PruningReport":
+        """The inverse of `to_dict`."""
+        if data.get("schema") != SCHEMA:
+            raise PruningError(
+                f"the report has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
+            )
+        cycles = [CycleReport(**cycle) for cycle in data["cycles"]]
+        layers = [LayerReport(**layer) for layer in data["layers"]]
+        return cls(**{**data, "cycles": cycles, "layers": layers})
+
+    def table(self) -> str:
+        """The cycles as text, one row each, the dense model first."""
+        metric = self.metric
+        head = ["", *([metric] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
+        rows = [["dense", _percent(self.dense.get(metric), metric), "0.00 %", "", "", ""]] if metric and self.dense else []
+        for c in self.cycles:
+            shown = [_percent(c.metrics.get(metric), metric)] if metric else []
+            measures = [f"{c.regrown:.2%}".replace("%", " %"), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
+            rows.append([f"cycle {c.cycle}", *shown, f"{c.sparsity:.2%}".replace("%", " %"), *measures])
+        return align([head, *rows])
+
+
+def load_report(path: str | Path) -> PruningReport:
+    """Read a report: the file, or the folder of a run that holds it."""
+    path = Path(path)
+    path = path / REPORT_NAME if path.is_dir() else path
+    try:
+        data = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise PruningError(f"{path} is not a whole report ({error}): take another copy") from None
+    return PruningReport.from_dict(data)
+
+
+def align(rows: list[list[str]]) -> str:
+    """Rows of text as columns: the first to the left, the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def _percent(value: float | None, metric: str | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if metric == "loss" else f"{100 * value:.2f} %"

@@ -1,0 +1,239 @@
+"""CyclicalPruningTrainer: transformers' Trainer, whose optimizer step is one update of TV-PGD."""
+
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import EarlyStoppingCallback, ProgressCallback, Trainer, TrainerCallback
+
+from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
+from .checkpoint import has_state, load_state, save_state
+from .config import PruningConfig
+from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
+from .report import CycleReport, LayerReport, PruningReport
+
+_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
+
+
+class CyclicalPruningTrainer(Trainer):
+    """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
+
+    Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
+    and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`.
+
+    Attributes:
+        pruning: The configuration.
+        pruner: TV-PGD with its masks; `None` before `train()`.
+        tracker: The history of the masks.
+        report: What happened so far.
+    """
+
+    def __init__(self, *args: Any, pruning: PruningConfig, **kwargs: Any) -> None:
+        self.pruning = pruning
+        self.pruner: TVPGD | None = None
+        self.tracker: RecoveryTracker | None = None
+        self.report: PruningReport | None = None
+        self.sparsity = 0.0
+        super().__init__(*args, **kwargs)
+        if not pruning.prunes:
+            return
+        # Some image heads of transformers take **kwargs and drop them; the Trainer would then scale the loss wrongly.
+        self.model_accepts_loss_kwargs = False
+        self._refuse_other_schedules()
+        self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
+        self.add_callback(CycleCallback(self))
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(PruningProgressCallback(self))
+        for callback in list(self.callback_handler.callbacks):
+            if type(callback) is EarlyStoppingCallback:
+                self.remove_callback(callback)
+                self.add_callback(callback)
+
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """As in Trainer; an EarlyStoppingCallback only counts evaluations at the target sparsity."""
+        if self.pruning.prunes and callback is EarlyStoppingCallback:
+            callback = EarlyStoppingCallback()
+        if self.pruning.prunes and type(callback) is EarlyStoppingCallback:
+            callback = TargetEarlyStoppingCallback(callback.early_stopping_patience, callback.early_stopping_threshold)
+        super().add_callback(callback)
+
+    # What the recipe drives ------------------------------------------------------------------------------------------
+
+    def plan(self) -> Recipe:
+        """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
+        return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the current run."""
+        return self.pruner.recipe
+
+    @property
+    def cycle(self) -> int:
+        """The number of the current cycle, from 1; 0 in a dense start."""
+        return sum(cycle.start < self.state.global_step for cycle in self.recipe.cycles)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The one place where the number of updates is final: recipe, pruner and learning rate are made together."""
+        if not self.pruning.prunes:
+            return super().create_scheduler(num_training_steps, optimizer)
+        recipe = self._recipe(num_training_steps)
+        params = self.prunable_parameters()
+        refuse_non_finite(params)
+        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope)
+        self.tracker = RecoveryTracker(self.pruner.masks)
+        self.report = self._new_report(recipe)
+        self.sparsity = self.pruner.sparsity
+        if recipe.keep_zeros and not self.sparsity:
+            raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The weights that are pruned, by their names in the unwrapped model."""
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return prunable_parameters(model, self.pruning.include, self.pruning.exclude)
+
+    def project(self, t: int) -> None:
+        """Lines 4 to 8 of Algorithm 1 for update `t`."""
+        self.pruner.t = t
+        if self.pruner.step():
+            self.tracker.update(self.pruner.masks)
+            self.sparsity = self.pruner.sparsity
+            self.report.add_masks(t, self.sparsity, self.tracker.regrown)
+
+    def end_cycle(self, cycle: int) -> None:
+        """Add the row of a cycle to the report; the evaluation that follows completes it."""
+        recovery = self.tracker.end_cycle(self.pruner.masks)
+        self.report.cycles.append(
+            CycleReport(
+                cycle=cycle,
+                update=self.state.global_step,
+                epoch=self.state.epoch,
+                sparsity=self.sparsity,
+                regrown=self.tracker.regrown,
+                recovered=recovery.recovered,
+                mask_distance=recovery.mask_distance,
+                learning_rate=self.args.learning_rate * self.recipe.eta(self.state.global_step - 1),
+                at_target=self.pruner.at_target,
+            )
+        )
+
+    def note_evaluation(self, metrics: dict[str, float]) -> None:
+        """Add an evaluation to the report, and to the row of the cycle that it closes."""
+        values = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+        values = {name: value for name, value in values.items() if not name.endswith(_NOT_METRICS)}
+        update, report = self.state.global_step, self.report
+        report.evaluations.append({"update": update, **values})
+        if update <= report.dense_updates:
+            report.dense = values
+        elif report.cycles and report.cycles[-1].update == update:
+            report.cycles[-1].metrics.update(values)
+
+    # Trainer's own methods -------------------------------------------------------------------------------------------
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Trainer. At the end the model is masked, and the report has its layers."""
+        output = super().train(*args, **kwargs)
+        if self.pruning.prunes:
+            self.pruner.project_()
+            self.report.layers = self._layers()
+        return output
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the masked model, and adds its sparsity to the metrics."""
+        if self.pruner is None:
+            return super().evaluation_loop(*args, **kwargs)
+        with self.pruner.masked():
+            output = super().evaluation_loop(*args, **kwargs)
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        output.metrics[f"{prefix}_sparsity"] = self.sparsity
+        output.metrics[f"{prefix}_at_target"] = float(self.pruner.at_target)
+        return output
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds cycle, sparsity and recovery to what is logged in training."""
+        if self.pruner is not None and "loss" in logs:
+            logs |= {"cycle": self.cycle, "sparsity": self.sparsity, "regrown": self.tracker.regrown}
+            if self.report.cycles:
+                logs["mask_distance"] = self.report.cycles[-1].mask_distance
+        super().log(logs, start_time)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the masked model."""
+        if self.pruner is None:
+            return super().save_model(*args, **kwargs)
+        with self.pruner.masked():
+            return super().save_model(*args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if self.pruner is not None and not self.pruner.at_target:
+            return False
+        return super()._determine_best_metric(metrics, trial)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.pruner is not None:
+            # The masks of those weights: zeros that the masks did not make stay zero under them all the same.
+            for name, p in self.pruner.params.items():
+                self.pruner.masks[name].copy_(p.detach() != 0)
+            self.report.chosen_update = self.state.best_global_step
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.pruner is not None and self.args.should_save:
+            save_state(output_dir, self.pruner, self.tracker, self.report)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.pruner is None or checkpoint is None:
+            return
+        if not has_state(checkpoint):
+            raise PruningError(f"{checkpoint} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
+        self.report = load_state(checkpoint, self.pruner, self.tracker)
+        self.sparsity = self.pruner.sparsity
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _recipe(self, updates: int) -> Recipe:
+        epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
+        return self.pruning.recipe(updates, epochs)
+
+    def _refuse_other_schedules(self) -> None:
+        if self.lr_scheduler is not None:
+            raise PruningError("optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)")
+        if self.args.lr_scheduler_type != "linear" or self.args.get_warmup_steps(1000):
+            raise PruningError(
+                f"lr_scheduler_type {str(self.args.lr_scheduler_type)!r} and warmup_steps {self.args.warmup_steps!r} have "
+                "no effect, as the recipe sets the learning rate: leave them out, and use lr_shape"
+            )
+
+    def _new_report(self, recipe: Recipe) -> PruningReport:
+        return PruningReport(
+            config=self.pruning.to_dict(),
+            updates=recipe.T,
+            dense_updates=recipe.cycles[0].start,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            schedule=[[t, self.args.learning_rate * recipe.eta(t)] for t in _points(recipe)],
+        )
+
+    def _layers(self) -> list[LayerReport]:
+        return [
+            LayerReport(
+                name=name,
+                shape=list(mask.shape),
+                weights=mask.numel(),
+                kept=int(mask.count_nonzero()),
+                regrown=self.tracker.regrown_by_layer[name],
+            )
+            for name, mask in self.pruner.masks.items()
+        ]
+
+
+def _points(recipe: Recipe, most: int = 1000) -> list[int]:
+    """Updates to sample a curve at: evenly, and both ends of every cycle."""
+    ends = {t for cycle in recipe.cycles for t in (cycle.start, cycle.stop - 1)}
+    return sorted({*range(0, recipe.T, max(recipe.T // most, 1)), *ends})
