@@ -69,7 +69,9 @@ class CycleCallback(TrainerCallback):
 class TargetEarlyStoppingCallback(EarlyStoppingCallback):
     """EarlyStoppingCallback that only counts evaluations at the target sparsity."""
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics, **kwargs: Any):
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics, **kwargs: Any
+    ):
         if all(value for name, value in metrics.items() if name.endswith("_at_target")):
             super().on_evaluate(args, state, control, metrics, **kwargs)
 

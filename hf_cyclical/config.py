@@ -11,9 +11,7 @@ from .core import PruningError, recipes
 from .core.masks import Scope
 from .core.recipes import LrFactor, Recipe, Shape
 
-Method = Literal[
-    "cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"
-]
+Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
 LrShape = Literal["drop", "cosine", "linear", "constant"]
 
 # Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
@@ -27,7 +25,18 @@ _SETTINGS: dict[Method, set[str]] = {
     "pgd": {"target_sparsity"},
     "freeze": {"cycles", "lr_shape"},
 }
-_DEFAULTS: dict[str, Any] = {"target_sparsity": 0.9, "cycles": 5, "schedule": "cubic", "delta_t": 100, "ramp_fraction": 0.8}
+_DEFAULTS: dict[str, Any] = {
+    "target_sparsity": 0.9,
+    "cycles": 5,
+    "schedule": "cubic",
+    "delta_t": 100,
+    "ramp_fraction": 0.8,
+}
+
+
+def applies(method: str, name: str) -> bool:
+    """Whether a setting means something for a method; settings that all methods share always do."""
+    return all(name not in settings for settings in _SETTINGS.values()) or name in _SETTINGS.get(method, ())
 
 
 def _help(text: str, **metadata: Any) -> dict[str, Any]:
@@ -51,7 +60,9 @@ class PruningConfig:
     )
     target_sparsity: float | None = field(
         default=None,
-        metadata=_help("Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given (s_t in the paper)."),
+        metadata=_help(
+            "Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given (s_t in the paper)."
+        ),
     )
     cycles: int | None = field(
         default=None, metadata=_help("Number of cycles, or of prunings for iterative; 5 if not given (k in the paper).")
@@ -77,7 +88,9 @@ class PruningConfig:
     )
     lr_shape: LrShape | None = field(
         default=None,
-        metadata=_help("Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."),
+        metadata=_help(
+            "Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."
+        ),
     )
     lr_drop_at: float = field(
         default=0.75,
@@ -86,15 +99,20 @@ class PruningConfig:
     lr_drop_factor: float = field(default=0.1, metadata=_help("What the drop multiplies the learning rate by."))
     scope: Scope = field(
         default="local",
-        metadata=_help("local prunes every layer to the same sparsity, as the paper does; global ranks all weights together."),
+        metadata=_help(
+            "local prunes every layer to the same sparsity, as the paper does; global ranks all weights together."
+        ),
     )
     include: list[str] | None = field(
-        default=None, metadata=_help("Globs on the names of the layers to prune; all linear and convolution layers if not given.")
+        default=None,
+        metadata=_help("Globs on the names of the layers to prune; all linear and convolution layers if not given."),
     )
     exclude: list[str] | None = field(default=None, metadata=_help("Globs on the names of layers that stay dense."))
     dense_epochs: float = field(
         default=0.0,
-        metadata=_help("Epochs of dense training before the first cycle, out of num_train_epochs (appendix: from scratch)."),
+        metadata=_help(
+            "Epochs of dense training before the first cycle, out of num_train_epochs (appendix: from scratch)."
+        ),
     )
     dense_updates: int = field(
         default=0, metadata=_help("The same in optimizer updates, out of max_steps. Give one of the two.")
@@ -109,10 +127,6 @@ class PruningConfig:
     def prunes(self) -> bool:
         """Whether there is anything to do: not for a target of 0, where training is dense throughout."""
         return self.method == "freeze" or self.resolved("target_sparsity") > 0
-
-    def has(self, name: str) -> bool:
-        """Whether the method has this setting."""
-        return name in _SETTINGS[self.method]
 
     def resolved(self, name: str) -> Any:
         """A setting with the default in place of `None`."""
@@ -130,12 +144,10 @@ class PruningConfig:
         T = updates - dense
         k = self._cycles
         shortest = 1 if self.method in ("one_shot", "pgd", "freeze") else 2
-        if T < k * shortest:
+        if k * shortest > T:
             start = f" after {dense} dense ones" if dense else ""
-            _refuse(
-                "cycles", k, f"takes at least {k * shortest} updates ({shortest} per cycle), and the run has {T}{start}",
-                "train longer, use a smaller batch, or lower cycles",
-            )  # fmt: skip
+            rule = f"takes at least {k * shortest} updates ({shortest} per cycle), and the run has {T}{start}"
+            _refuse("cycles", k, rule, "train longer, use a smaller batch, or lower cycles")
         return recipes.with_dense_start(self._recipe(T, k), dense, lr=self._lr)
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,13 +196,17 @@ class PruningConfig:
         if not self.dense_epochs:
             dense = self.dense_updates
         elif epochs is None:
-            _refuse("dense_epochs", self.dense_epochs, "needs a run counted in epochs", "use dense_updates with max_steps")
+            _refuse(
+                "dense_epochs", self.dense_epochs, "needs a run counted in epochs", "use dense_updates with max_steps"
+            )
         else:
             dense = round(updates * self.dense_epochs / epochs)
         if dense >= updates:
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             of = f"{epochs:g} epochs" if self.dense_epochs else f"{updates} updates"
-            _refuse(name, getattr(self, name), f"leaves nothing of the run's {of} to prune in", "lower it or train longer")
+            _refuse(
+                name, getattr(self, name), f"leaves nothing of the run's {of} to prune in", "lower it or train longer"
+            )
         return dense
 
     def _check_choices(self) -> None:
@@ -206,11 +222,19 @@ class PruningConfig:
         self._check("init_sparsity", lambda v: 0 <= v < 1, "in [0, 1)", "give a fraction, such as 0.45")
         self._check("ramp_fraction", lambda v: 0 < v <= 1, "in (0, 1]", "give a fraction, such as 0.8")
         self._check("cycles", lambda v: v >= 1, "a whole number of at least 1", "use 1 for a single cycle", whole=True)
-        self._check("delta_t", lambda v: v >= 1, "a whole number of at least 1", "use 100 as the paper does", whole=True)
+        self._check(
+            "delta_t", lambda v: v >= 1, "a whole number of at least 1", "use 100 as the paper does", whole=True
+        )
         self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
         self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
         self._check("dense_epochs", lambda v: v >= 0, "0 or more", "use 0 to prune from the start")
-        self._check("dense_updates", lambda v: v >= 0, "a whole number of 0 or more", "use 0 to prune from the start", whole=True)
+        self._check(
+            "dense_updates",
+            lambda v: v >= 0,
+            "a whole number of 0 or more",
+            "use 0 to prune from the start",
+            whole=True,
+        )
 
     def _check(self, name: str, holds: Callable[[Any], bool], rule: str, remedy: str, whole: bool = False) -> None:
         value = getattr(self, name)
@@ -221,16 +245,19 @@ class PruningConfig:
             _refuse(name, value, f"must be {rule}", remedy)
 
     def _check_contradictions(self) -> None:
-        for name in ("target_sparsity", "cycles", "init_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"):
-            if getattr(self, name) is not None and name not in _SETTINGS[self.method]:
+        for name in sorted(set().union(*_SETTINGS.values())):
+            if getattr(self, name) is not None and not applies(self.method, name):
                 _refuse(name, getattr(self, name), f"has no meaning for method {self.method}", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity") > 0:
-            _refuse(
-                "init_sparsity", self.init_sparsity, f"must be below target_sparsity {self.resolved('target_sparsity')}",
-                "lower it, so that weights can return at the start of a cycle",
-            )  # fmt: skip
+            rule = f"must be below target_sparsity {self.resolved('target_sparsity')}"
+            _refuse("init_sparsity", self.init_sparsity, rule, "lower it, so that weights can return in a cycle")
         if self.dense_epochs and self.dense_updates:
-            _refuse("dense_updates", self.dense_updates, f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
+            _refuse(
+                "dense_updates",
+                self.dense_updates,
+                f"contradicts dense_epochs {self.dense_epochs:g}",
+                "give one of them",
+            )
         if self.method == "freeze" and (self.dense_epochs or self.dense_updates):
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             _refuse(name, getattr(self, name), "would undo the zeros that method freeze keeps", "leave it out")

@@ -49,7 +49,9 @@ def _random_timm_model(name: str, names: dict[str, Any], image_size: int | None)
     cfg = {key: value for key, value in fresh.pretrained_cfg.items() if key != "num_classes"}
     if image_size is not None:
         cfg["input_size"] = (cfg["input_size"][0], image_size, image_size)
-    model = AutoModelForImageClassification.from_config(TimmWrapperConfig(architecture=name, pretrained_cfg=cfg, **names))
+    model = AutoModelForImageClassification.from_config(
+        TimmWrapperConfig(architecture=name, pretrained_cfg=cfg, **names)
+    )
     # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
     model.timm_model.load_state_dict(fresh.state_dict())
     return model

@@ -1,6 +1,7 @@
 """PruningReport: what happened in a run, as one value. JSON, tables and plots are renderings of it."""
 
 import dataclasses
+import importlib.metadata
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,12 +139,29 @@ class PruningReport:
         """The cycles as text, one row each, the dense model first."""
         metric = self.metric
         head = ["", *([metric] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
-        rows = [["dense", _percent(self.dense.get(metric), metric), "0.00 %", "", "", ""]] if metric and self.dense else []
+        rows = (
+            [["dense", _percent(self.dense.get(metric), metric), "0.00 %", "", "", ""]] if metric and self.dense else []
+        )
         for c in self.cycles:
             shown = [_percent(c.metrics.get(metric), metric)] if metric else []
             measures = [f"{c.regrown:.2%}".replace("%", " %"), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
             rows.append([f"cycle {c.cycle}", *shown, f"{c.sparsity:.2%}".replace("%", " %"), *measures])
         return align([head, *rows])
+
+    def summary(self) -> str:
+        """The table, and what the model has become."""
+        kept = sum(layer.kept for layer in self.layers)
+        chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
+        return (
+            f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
+            f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
+        )
+
+
+def versions() -> dict[str, str]:
+    """The versions of what a result depends on."""
+    packages = ("hf_cyclical", "torch", "transformers", "accelerate", "timm")
+    return {package: importlib.metadata.version(package) for package in packages}
 
 
 def load_report(path: str | Path) -> PruningReport:
@@ -161,7 +179,9 @@ def align(rows: list[list[str]]) -> str:
     """Rows of text as columns: the first to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])

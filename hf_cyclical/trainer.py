@@ -82,14 +82,14 @@ class CyclicalPruningTrainer(Trainer):
         recipe = self._recipe(num_training_steps)
         params = self.prunable_parameters()
         refuse_non_finite(params)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
+        self._created_lr_scheduler = True
         self.pruner = TVPGD(params, recipe, scope=self.pruning.scope)
         self.tracker = RecoveryTracker(self.pruner.masks)
         self.report = self._new_report(recipe)
         self.sparsity = self.pruner.sparsity
         if recipe.keep_zeros and not self.sparsity:
             raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
-        self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -117,7 +117,7 @@ class CyclicalPruningTrainer(Trainer):
                 regrown=self.tracker.regrown,
                 recovered=recovery.recovered,
                 mask_distance=recovery.mask_distance,
-                learning_rate=self.args.learning_rate * self.recipe.eta(self.state.global_step - 1),
+                learning_rate=self._learning_rate(self.recipe, self.state.global_step - 1),
                 at_target=self.pruner.at_target,
             )
         )
@@ -204,11 +204,14 @@ class CyclicalPruningTrainer(Trainer):
 
     def _refuse_other_schedules(self) -> None:
         if self.lr_scheduler is not None:
-            raise PruningError("optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)")
-        if self.args.lr_scheduler_type != "linear" or self.args.get_warmup_steps(1000):
             raise PruningError(
-                f"lr_scheduler_type {str(self.args.lr_scheduler_type)!r} and warmup_steps {self.args.warmup_steps!r} have "
-                "no effect, as the recipe sets the learning rate: leave them out, and use lr_shape"
+                "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"
+            )
+        if self.args.lr_scheduler_type != "linear" or self.args.get_warmup_steps(1000):
+            schedule, warmup = str(self.args.lr_scheduler_type), self.args.warmup_steps
+            raise PruningError(
+                f"lr_scheduler_type {schedule!r} with warmup_steps {warmup!r} has no effect, as the recipe sets the "
+                "learning rate: leave them out, and use lr_shape"
             )
 
     def _new_report(self, recipe: Recipe) -> PruningReport:
@@ -217,8 +220,11 @@ class CyclicalPruningTrainer(Trainer):
             updates=recipe.T,
             dense_updates=recipe.cycles[0].start,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            schedule=[[t, self.args.learning_rate * recipe.eta(t)] for t in _points(recipe)],
+            schedule=[[t, self._learning_rate(recipe, t)] for t in _points(recipe)],
         )
+
+    def _learning_rate(self, recipe: Recipe, t: int) -> float:
+        return self.lr_scheduler.base_lrs[0] * recipe.eta(t)
 
     def _layers(self) -> list[LayerReport]:
         return [

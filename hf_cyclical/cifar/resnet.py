@@ -42,7 +42,9 @@ class CifarResNet(nn.Module):
         stages, width_in = [], widths[0]
         for i, width in enumerate(widths):
             strides = [1 if i == 0 else 2] + [1] * (blocks - 1)
-            stages.append(nn.Sequential(*(Block(width_in if j == 0 else width, width, s) for j, s in enumerate(strides))))
+            stages.append(
+                nn.Sequential(*(Block(width_in if j == 0 else width, width, s) for j, s in enumerate(strides)))
+            )
             width_in = width
         self.layer1, self.layer2, self.layer3 = stages
         self.fc = nn.Linear(self.num_features, num_classes)

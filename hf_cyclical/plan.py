@@ -1,0 +1,102 @@
+"""The plan of a run: what will be pruned, when and how far, before anything is trained."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from .core import Recipe
+from .report import align
+from .trainer import CyclicalPruningTrainer
+
+
+def describe_plan(trainer: CyclicalPruningTrainer) -> str:
+    """What `train()` would do, as text: layers, cycles, the update of every choice of masks, learning rates."""
+    config = trainer.pruning
+    if not config.prunes:
+        return "Plan: nothing is pruned, as target_sparsity is 0"
+    recipe, params = trainer.plan(), trainer.prunable_parameters()
+    dense, k = recipe.cycles[0].start, len(recipe.cycles)
+    prunable = sum(p.numel() for p in params.values())
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    by_rank = config.method == "freeze" or config.scope == "global"
+    goal = "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, {config.scope} scope"
+    lines = [
+        f"Plan: {config.method}, {goal}",
+        f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
+        f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
+        "",
+        _indent(align(_layer_rows(recipe, params, by_rank))),
+        "",
+        _indent(
+            align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, trainer.args.learning_rate)])
+        ),
+        "",
+        *_mask_lines(recipe),
+    ]
+    return "\n".join(lines)
+
+
+def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], by_rank: bool) -> list[list[str]]:
+    rows = [["layer", "shape", "weights", "kept at the end"]]
+    for name, p in params.items():
+        n = p.numel()
+        kept = "by rank" if by_rank else f"{n - min(round(recipe.s_t * n), n - 1):,}"
+        rows.append([name, "x".join(map(str, p.shape)), f"{n:,}", kept])
+    return rows
+
+
+def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:
+    first = recipe.cycles[0].start
+    phases = [("dense", range(first))] if first else []
+    phases += [(f"cycle {i}", cycle) for i, cycle in enumerate(recipe.cycles, start=1)]
+    rows = []
+    for name, updates in phases:
+        start, end = recipe.s(updates.start), recipe.s(updates.stop - 1)
+        sparsity = "as it is" if recipe.keep_zeros else f"{start:g}" if start == end else f"{start:g} to {end:g}"
+        rows.append([name, f"{updates.start:,}-{updates.stop - 1:,}", sparsity, _rates(recipe, updates, learning_rate)])
+    return rows
+
+
+def _rates(recipe: Recipe, updates: range, learning_rate: float) -> str:
+    """The learning rates of a phase: each with the update it starts at if they are few, else the first and the last."""
+    changes = [updates.start] + [t for t in updates[1:] if recipe.eta(t) != recipe.eta(t - 1)]
+    values = [f"{learning_rate * recipe.eta(t):g}" for t in changes]
+    if len(changes) > 3:
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join([values[0], *(f"{value} from {t:,}" for value, t in zip(values[1:], changes[1:], strict=True))])
+
+
+def _mask_lines(recipe: Recipe) -> list[str]:
+    updates = [t for t in range(recipe.T) if recipe.update_at(t)]
+    if not updates:
+        return ["  Masks are never chosen anew."]
+    lines = [f"  Masks are chosen {_count(len(updates), 'time')}, after the updates"]
+    for i, cycle in enumerate(recipe.cycles, start=1):
+        inside = [t for t in updates if t in cycle]
+        if inside:
+            lines.append(f"    cycle {i}: {_progression(inside)}")
+    return lines
+
+
+def _progression(numbers: list[int]) -> str:
+    """Numbers as text, with runs of equal steps shortened: "0 to 80 by 10, 92"."""
+    parts, i = [], 0
+    while i < len(numbers):
+        j = i + 1
+        while j + 1 < len(numbers) and numbers[j + 1] - numbers[j] == numbers[i + 1] - numbers[i]:
+            j += 1
+        if j - i >= 2 and j < len(numbers):
+            parts.append(f"{numbers[i]:,} to {numbers[j]:,} by {numbers[i + 1] - numbers[i]:,}")
+            i = j + 1
+        else:
+            parts.append(f"{numbers[i]:,}")
+            i += 1
+    return ", ".join(parts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("s" if n != 1 else "")
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
