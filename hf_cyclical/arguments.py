@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -92,6 +93,9 @@ class PruningTrainingArguments(TrainingArguments):
         metadata={"help": "Checkpoint every so many updates, or such a part of the run, and at cycle ends."},
     )
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
+    dataloader_pin_memory: bool = field(
+        default=torch.accelerator.is_available(), metadata={"help": "Pin memory: where there is a device to copy to."}
+    )
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Leave it off: our data gives what the model takes."}
     )

@@ -68,7 +68,7 @@ def load_image_data(name: str) -> ImageData:
 
 
 def _digits() -> ImageData:
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which come with the package; a fifth is for evaluation."""
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which come with it; half are for evaluation."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -76,7 +76,7 @@ def _digits() -> ImageData:
     pixels = torch.from_numpy(digits.images / 16 * 255).round().to(torch.uint8)
     images = pixels.unsqueeze(1).expand(-1, 3, -1, -1).contiguous()
     labels = torch.from_numpy(digits.target)
-    train, test = train_test_split(range(len(labels)), test_size=0.2, stratify=labels, random_state=0)
+    train, test = train_test_split(range(len(labels)), test_size=0.5, stratify=labels, random_state=0)
     return ImageData(
         train=TensorImages(images[train], labels[train]),
         eval=TensorImages(images[test], labels[test]),

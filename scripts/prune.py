@@ -31,6 +31,8 @@ def main(argv: list[str]) -> int:
     args = parse_arguments(argv, description=__doc__)
     logging.basicConfig(level=logging.INFO if args.training.should_log else logging.WARNING, format="%(message)s")
     transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         trainer, stop = build(args)
         print_on_main(trainer, describe_plan(trainer))

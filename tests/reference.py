@@ -1,0 +1,133 @@
+"""Algorithm 1 of the paper as a naive loop: the oracle of the tests, which shares no code with the package."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+def magprune(params: dict[str, Tensor], s: float, scope: str = "local") -> dict[str, Tensor]:
+    """Drop the round(s * n) first weights of a stable sort by |w|, sparing the last (largest) one of every layer."""
+    masks = {}
+    for names in [[name] for name in params] if scope == "local" else [list(params)]:
+        layers = [params[name].detach().flatten().abs().double() for name in names]
+        order = torch.cat(layers).argsort(stable=True)
+        spared = torch.cat([torch.arange(len(w)) == w.argsort(stable=True)[-1] for w in layers])
+        keep = torch.ones(len(order), dtype=torch.bool)
+        keep[order[~spared[order]][: round(s * len(order))]] = False
+        for name, mask in zip(names, keep.split([len(w) for w in layers]), strict=True):
+            masks[name] = mask.view(params[name].shape)
+    return masks
+
+
+@dataclass(frozen=True)
+class Cyclical:
+    """Cyclical pruning as s, eta and update_at, from the formulas of the paper; k = 1 is gradual pruning."""
+
+    s_t: float
+    T: int
+    k: int
+    delta_t: int
+    ramp: float = 0.8
+    s_init: float | None = None
+
+    def local(self, t: int) -> tuple[int, int, int]:
+        """The cycle c of [floor(cT/k), floor((c+1)T/k)) that t is in, the time since its start, and its length."""
+        for c in range(self.k):
+            start, stop = c * self.T // self.k, (c + 1) * self.T // self.k
+            if start <= t < stop:
+                return c, t - start, stop - start
+        raise ValueError(f"t = {t} is outside a run of T = {self.T} updates")
+
+    def s(self, t: int) -> float:
+        c, t, length = self.local(t)
+        end = min(round(self.ramp * length), length - 1)
+        later = 0.5 * self.s_t if self.s_init is None else self.s_init
+        s_init = 0.0 if c == 0 else later
+        return self.s_t if t >= end else self.s_t + (s_init - self.s_t) * (1 - t / end) ** 3
+
+    def eta(self, t: int) -> float:
+        _, t, length = self.local(t)
+        return 1.0 if t < round(0.75 * length) else 0.1
+
+    def update_at(self, t: int) -> bool:
+        _, t, length = self.local(t)
+        end = min(round(self.ramp * length), length - 1)
+        return t <= end and (t % self.delta_t == 0 or t == end)
+
+
+class Run(NamedTuple):
+    """What a run leaves."""
+
+    masks: dict[str, Tensor]
+    """The last masks."""
+    weights: dict[str, Tensor]
+    """Copy of the model's state dict."""
+    history: list[dict[str, Tensor]]
+    """The masks after every update."""
+
+
+def model_loss(model: nn.Module, inputs: Any, labels: Any) -> Tensor:
+    """The loss of a model with the interface of Hugging Face."""
+    return model(inputs, labels=labels)["loss"]
+
+
+def tv_pgd(
+    model: nn.Module,
+    updates: Sequence[Sequence[tuple[Any, Any]]],
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    method: Any,
+    *,
+    names: Sequence[str],
+    loss: Callable[[nn.Module, Any, Any], Tensor] = model_loss,
+    scope: str = "local",
+    project_at: Callable[[int], bool] = lambda t: True,
+) -> Run:
+    """Train `model` in place by Algorithm 1.
+
+    Args:
+        model: The model.
+        updates: The micro-batches (inputs, labels) of every update, whose gradients are averaged.
+        make_optimizer: The optimizer of the model's parameters, with the base learning rate.
+        method: Anything with s(t), eta(t) and update_at(t), such as `Cyclical`.
+        names: Names of the parameters to prune.
+        loss: The loss, from model, inputs and labels.
+        scope: "local" or "global".
+        project_at: When line 7 is executed.
+    """
+    params = {name: p for name, p in model.named_parameters() if name in names}
+    masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in params.items()}
+    history = []
+    optimizer = make_optimizer(model.parameters())
+    base = [group["lr"] for group in optimizer.param_groups]
+    for t, batches in enumerate(updates):  # line 2
+        for group, lr in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr * method.eta(t)
+        optimizer.zero_grad()
+        for inputs, labels in batches:
+            (loss(model, inputs, labels) / len(batches)).backward()
+        optimizer.step()  # line 3
+        if method.update_at(t):  # line 4
+            masks = magprune(params, method.s(t), scope)  # line 5
+        if project_at(t):
+            for name, p in params.items():
+                p.data[~masks[name]] = 0  # line 7
+        history.append(masks)
+    return Run(masks, {name: value.clone() for name, value in model.state_dict().items()}, history)
+
+
+def reference_run(
+    model: nn.Module,
+    updates: Sequence[Sequence[tuple[Any, Any]]],
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    *,
+    s_t: float,
+    k: int,
+    delta_t: int,
+    names: Sequence[str],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Cyclical pruning of `model`, in place, over all the updates: the last masks and the model's state."""
+    run = tv_pgd(model, updates, make_optimizer, Cyclical(s_t, len(updates), k, delta_t), names=names)
+    return run.masks, run.weights

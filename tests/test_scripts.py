@@ -1,0 +1,200 @@
+"""scripts/prune.py as its users start it: the main job end to end, files, interruption, bad input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageClassification
+
+from hf_cyclical import load_report
+from hf_cyclical.data import load_image_data
+
+ROOT = Path(__file__).parent.parent
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
+PYTHON = [sys.executable, "scripts/prune.py"]
+SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
+
+
+def start(command, *args, **kwargs):
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, **kwargs,
+    )  # fmt: skip
+
+
+def run(command, *args):
+    process = start(command, *args)
+    out, err = process.communicate(timeout=400)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def main_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("main") / "pruned"
+    code, out, err = run(LAUNCH, "--output_dir", folder)
+    assert code == 0, err
+    return folder, out, err
+
+
+class TestMainJob:
+    def test_shows_what_the_paper_claims(self, main_job):
+        folder, out, _ = main_job
+        report = load_report(folder)
+        accuracies = [cycle.metrics["accuracy"] for cycle in report.cycles]
+        assert len(accuracies) == 5
+        assert accuracies[-1] > accuracies[0] + 0.005
+        assert accuracies[-1] > 0.95
+        assert report.dense["accuracy"] > 0.95
+        assert all(cycle.sparsity == pytest.approx(0.95, abs=1e-3) for cycle in report.cycles)
+        assert report.cycles[-1].mask_distance > report.cycles[1].mask_distance > 0
+        assert report.table() in out
+
+    def test_prints_the_plan_first(self, main_job):
+        _, out, _ = main_job
+        assert out.index("Plan: cyclical, sparsity 0.95, local scope") < out.index("cycle 5")
+        assert "74,800 of the model's 75,290 weights can be pruned, in 8 layers" in out
+
+    def test_leaves_a_model_that_loads_and_is_as_good_and_as_sparse_as_reported(self, main_job):
+        folder, _, _ = main_job
+        model = AutoModelForImageClassification.from_pretrained(folder).eval()
+        data = load_image_data("digits").eval.normalized_as(model.config)
+        batch = data.__getitems__(list(range(len(data))))
+        with torch.no_grad():
+            right = (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"]).float().mean()
+        report = load_report(folder)
+        assert float(right) == pytest.approx(report.cycles[-1].metrics["accuracy"])
+        for layer in report.layers:
+            assert int((model.get_parameter(layer.name) != 0).sum()) == layer.kept
+            assert layer.kept == layer.weights - round(0.95 * layer.weights)
+
+    def test_leaves_figure_and_report(self, main_job):
+        folder, _, _ = main_job
+        assert (folder / "pruning_run.png").read_bytes().startswith(b"\x89PNG")
+        about = load_report(folder).about
+        assert about["model"] == "cifar_resnet8"
+        assert set(about["versions"]) == {"hf_cyclical", "torch", "transformers", "accelerate", "timm"}
+
+    def test_shows_progress(self, main_job):
+        _, _, err = main_job
+        assert "cycle 3/5, sparsity 0.9" in err
+
+
+def test_plan_prints_only_the_plan(tmp_path):
+    code, out, _ = run(PYTHON, "--plan", "--output_dir", tmp_path / "out", *SHORT, "--delta_t", 4)
+    assert code == 0
+    assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
+    assert "cycle 2: 12, 16, 20, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10
+    assert "0.05, 0.005 from 9" in out
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("method: gradual\ntarget_sparsity: 0.5\nlearning_rate: 1e-3\nmax_steps: 10\ndense_epochs: 0\n")
+    code, out, err = run(PYTHON, file, "--target_sparsity", 0.8, "--output_dir", tmp_path / "out")
+    assert code == 0, err
+    report = load_report(tmp_path / "out")
+    assert report.config["method"] == "gradual"
+    assert report.config["target_sparsity"] == 0.8
+    assert report.schedule[0] == [0, 1e-3]
+    assert "cycle 1" in out
+
+
+def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
+    arguments = ["--max_steps", 300, "--dense_epochs", 0, "--cycles", 2]
+    process = start(PYTHON, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
+    seen = ""
+    while not re.search(r" (5\d|[6-9]\d|1\d\d)/300", seen):
+        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
+        assert chunk, seen
+        seen += chunk
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Stopped after update" in out
+    command = out.strip().splitlines()[-1].split()
+    assert command[:3] == ["accelerate", "launch", "scripts/prune.py"]
+    code, _, err = run(PYTHON, *command[3:])
+    assert code == 0, err
+
+    code, _, err = run(PYTHON, *arguments, "--output_dir", tmp_path / "whole")
+    assert code == 0, err
+    stopped, whole = (AutoModelForImageClassification.from_pretrained(tmp_path / n) for n in ("stopped", "whole"))
+    assert all(torch.equal(p, q) for p, q in zip(stopped.parameters(), whole.parameters(), strict=True))
+    assert load_report(tmp_path / "stopped").cycles == load_report(tmp_path / "whole").cycles
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target_sparsity", "1.5"], "target_sparsity 1.5 must be in [0, 1)"),
+        (["--cycles", "0"], "cycles 0 must be a whole number of at least 1"),
+        (["--delta_t", "0"], "delta_t 0 must be"),
+        (["--ramp_fraction", "0"], "ramp_fraction 0.0 must be in (0, 1]"),
+        (["--max_steps", "5", "--dense_epochs", "0"], "cycles 5 takes at least 10 updates"),
+        (["--method", "cyclic"], "invalid choice: 'cyclic'"),
+        (["--method", "gradual", "--cycles", "3"], "cycles 3 has no meaning for method 'gradual'"),
+        (["--preset", "digit"], "preset 'digit' is unknown: did you mean digits?"),
+        (["--model_name_or_path", "cifar_resnet9", "--dataset_name", "digits"], "cifar_resnet9"),
+        (["--model_name_or_path", "cifar_resnet8"], "dataset_name is missing"),
+        (["--exclude", "*.fcc"], "exclude pattern '*.fcc' matches no layer"),
+        (["--exclude", "*"], "nothing to prune"),
+        (["--no_such_argument", "1"], "no_such_argument"),
+        (["missing.yaml"], "'missing.yaml' cannot be read"),
+        (["--resume_from_checkpoint", "nowhere"], "nowhere"),
+        (["--lr_scheduler_type", "cosine"], "lr_scheduler_type 'cosine'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, capfd, monkeypatch):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        prune.main([*arguments, "--output_dir", str(tmp_path / "out")])
+    out, err = capfd.readouterr()
+    assert exit_.value.code == 2
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert "Traceback" not in out + err
+    assert not list(tmp_path.glob("out/checkpoint-*"))
+
+
+def test_nan_weights_are_named(tmp_path):
+    code, _, err = run(PYTHON, *SHORT, "--output_dir", tmp_path / "good")
+    assert code == 0, err
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "good")
+    with torch.no_grad():
+        model.timm_model.fc.weight[0, 0] = float("nan")
+    model.save_pretrained(tmp_path / "bad")
+    arguments = ["--model_name_or_path", tmp_path / "bad", "--dataset_name", "digits", "--max_steps", 20]
+    code, _, err = run(PYTHON, *arguments, "--output_dir", tmp_path / "out")
+    assert code == 2
+    assert "error: timm_model.fc.weight has 1 NaN or infinite weights of 640" in err
+    assert "Traceback" not in err
+
+
+def test_help_explains_in_the_papers_words():
+    code, out, _ = run(PYTHON, "--help")
+    assert code == 0
+    text = " ".join(out.split())
+    for symbol in ("s_t in the paper", "k in the paper", "s_init in the paper", "Delta t in the paper"):
+        assert symbol in text
+    assert text.index("--target_sparsity") < text.index("--num_train_epochs")
+
+
+def test_a_json_file_works_and_an_unknown_key_in_it_is_named(tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"target_sparcity": 0.5}))
+    code, _, err = run(PYTHON, file)
+    assert code == 2
+    assert "'target_sparcity'" in err
+    assert "did you mean target_sparsity?" in err
