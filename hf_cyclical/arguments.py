@@ -3,7 +3,8 @@
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -115,18 +116,30 @@ class Arguments:
     training: PruningTrainingArguments
 
 
+_TYPES = [RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments]
+
+
 def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
     """Arguments from the command line, or from one YAML or JSON file named first and overridden by the rest.
 
     Exits with code 2 and one line if something is wrong.
     """
-    parser = _Parser(_TYPES, description=description, allow_abbrev=False)
+    parser = _Parser(
+        _TYPES,
+        usage="%(prog)s [file] [--argument value ...]",
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("file", nargs="?", help="YAML or JSON file with any of the arguments below")
     try:
-        file = parser.parse_known_args(argv)[0].file
-        in_file = {} if file is None else _read_file(file)
+        given, unknown = parser.parse_known_args(argv)
+        if unknown:
+            options = [option for action in parser._actions for option in action.option_strings]
+            raise PruningError(f"argument {unknown[0]} is unknown: {_near(unknown[0], options)}")
+        in_file = {} if given.file is None else _read_file(given.file)
         parser.set_defaults(**in_file)
-        parser.set_defaults(**_preset(parser, argv, in_file))
+        parser.set_defaults(**_preset(parser.parse_args(argv), in_file))
         run, model, data, pruning, training, _ = parser.parse_args_into_dataclasses(
             list(argv), look_for_args_file=False
         )
@@ -147,7 +160,8 @@ class _Parser(HfArgumentParser):
         fail(f"{message} (--help explains every argument)")
 
 
-_TYPES = [RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments]
+class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    pass
 
 
 def _read_file(name: str) -> dict[str, Any]:
@@ -155,9 +169,7 @@ def _read_file(name: str) -> dict[str, Any]:
         text = Path(name).read_text()
         values = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
     except OSError as error:
-        raise PruningError(
-            f"file {name!r} cannot be read ({error.strerror}): give a YAML or JSON file, or --arguments"
-        ) from error
+        raise PruningError(f"file {name!r} cannot be read ({error.strerror}): give a YAML or JSON file") from error
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise PruningError(f"file {name!r} is neither YAML nor JSON: {error}") from error
     if not isinstance(values, dict):
@@ -165,26 +177,19 @@ def _read_file(name: str) -> dict[str, Any]:
     known = {f.name for kind in _TYPES for f in fields(kind)}
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            raise PruningError(
-                f"argument {key!r} in {name} is unknown" + (f": did you mean {near[0]}?" if near else "")
-            )
+            raise PruningError(f"argument {key!r} in {name} is unknown: {_near(str(key), known)}")
     return values
 
 
-def _preset(parser: HfArgumentParser, argv: Sequence[str], in_file: dict[str, Any]) -> dict[str, Any]:
+def _preset(given: Namespace, in_file: dict[str, Any]) -> dict[str, Any]:
     """The preset's values, but for what the file sets and for settings that the chosen method does not have."""
-    given = parser.parse_known_args(argv)[0]
     name = given.preset
     if name is None and given.model_name_or_path is None and given.dataset_name is None:
         name = "digits"
     if name is None:
         return {}
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        raise PruningError(
-            f"preset {name!r} is unknown: " + (f"did you mean {near[0]}?" if near else f"use {', '.join(PRESETS)}")
-        )
+        raise PruningError(f"preset {name!r} is unknown: {_near(name, PRESETS)}")
     return {key: value for key, value in PRESETS[name].items() if applies(given.method, key) and key not in in_file}
 
 
@@ -194,3 +199,8 @@ def _require(model: ModelArguments, data: DataArguments) -> None:
             raise PruningError(
                 f"{name} is missing: give both a model and a dataset, or a preset ({', '.join(PRESETS)})"
             )
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else "--help lists all of them"

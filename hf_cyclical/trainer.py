@@ -1,5 +1,6 @@
 """CyclicalPruningTrainer: transformers' Trainer, whose optimizer step is one update of TV-PGD."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class CyclicalPruningTrainer(Trainer):
         # Some image heads of transformers take **kwargs and drop them; the Trainer would then scale the loss wrongly.
         self.model_accepts_loss_kwargs = False
         self._refuse_other_schedules()
+        self._refuse_sharded_weights()
         self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
         self.add_callback(CycleCallback(self))
         if self.pop_callback(ProgressCallback) is not None:
@@ -135,9 +137,12 @@ class CyclicalPruningTrainer(Trainer):
 
     # Trainer's own methods -------------------------------------------------------------------------------------------
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in Trainer. At the end the model is masked, and the report has its layers."""
-        output = super().train(*args, **kwargs)
+        checkpoint = resume_from_checkpoint
+        if self.pruning.prunes and isinstance(checkpoint, str) and not Path(checkpoint).is_dir():
+            raise PruningError(f"checkpoint {checkpoint!r} is not a folder: name one that a run has left")
+        output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
         if self.pruning.prunes:
             self.pruner.project_()
             self.report.layers = self._layers()
@@ -208,11 +213,16 @@ class CyclicalPruningTrainer(Trainer):
                 "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"
             )
         if self.args.lr_scheduler_type != "linear" or self.args.get_warmup_steps(1000):
-            schedule, warmup = str(self.args.lr_scheduler_type), self.args.warmup_steps
+            schedule, warmup = self.args.lr_scheduler_type.value, self.args.warmup_steps
             raise PruningError(
                 f"lr_scheduler_type {schedule!r} with warmup_steps {warmup!r} has no effect, as the recipe sets the "
                 "learning rate: leave them out, and use lr_shape"
             )
+
+    def _refuse_sharded_weights(self) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            mode = "DeepSpeed" if self.is_deepspeed_enabled else "FSDP"
+            raise PruningError(f"{mode} shards or copies the weights, which is not supported: use DDP or one process")
 
     def _new_report(self, recipe: Recipe) -> PruningReport:
         return PruningReport(

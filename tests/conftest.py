@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
 
 from hf_cyclical import CyclicalPruningTrainer, PruningConfig
-from transformers import Trainer, TrainingArguments
 
 
 class TinyNet(nn.Module):

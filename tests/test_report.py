@@ -25,7 +25,11 @@ def report():
         parameters=250,
         schedule=[[0, 0.1], [40, 0.01], [50, 0.1], [90, 0.01]],
         masks=[[0, 0.0, 0.0], [40, 0.9, 0.0], [50, 0.45, 0.45], [90, 0.9, 0.01]],
-        evaluations=[{"update": 0, "accuracy": 0.85}, {"update": 50, "accuracy": 0.75}, {"update": 100, "accuracy": 0.8}],
+        evaluations=[
+            {"update": 0, "accuracy": 0.85},
+            {"update": 50, "accuracy": 0.75},
+            {"update": 100, "accuracy": 0.8},
+        ],
         dense={"accuracy": 0.85},
         cycles=cycles,
         layers=[LayerReport("conv.weight", [10, 20], 200, 20, 2)],

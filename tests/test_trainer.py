@@ -290,7 +290,9 @@ class TestResume:
     @pytest.mark.parametrize("at", [4, 12, 22], ids=["ramp", "boundary", "tail"])
     @pytest.mark.parametrize("method", ["cyclical", "gradual_recovery"])
     def test_goes_on_as_if_nothing_had_happened(self, make_trainer, tmp_path, at, method):
-        pruning = {"method": method, "target_sparsity": 0.9, "delta_t": 3} | ({"cycles": 2} if method == "cyclical" else {})
+        pruning = {"method": method, "target_sparsity": 0.9, "delta_t": 3} | (
+            {"cycles": 2} if method == "cyclical" else {}
+        )
         arguments = {"num_train_epochs": 2, "shuffle": True, "save_strategy": "steps", "save_steps": at}
         whole = make_trainer(pruning, output_dir=str(tmp_path / "whole"), **arguments)
         whole.train()
@@ -386,7 +388,11 @@ def test_auto_find_batch_size_restarts_from_clean_masks(make_trainer):
                 raise RuntimeError("CUDA out of memory.")
 
     trainer = make_trainer(
-        CYCLICAL, num_train_epochs=2, auto_find_batch_size=True, per_device_train_batch_size=16, callbacks=[FirstTryRunsOut()]
+        CYCLICAL,
+        num_train_epochs=2,
+        auto_find_batch_size=True,
+        per_device_train_batch_size=16,
+        callbacks=[FirstTryRunsOut()],
     )
     trainer.train()
     cycles = trainer.report.cycles

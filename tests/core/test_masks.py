@@ -67,8 +67,8 @@ def test_of_equal_magnitudes_the_earlier_layer_goes_in_global_scope():
 
 
 def test_the_number_of_weights_that_go_is_rounded_not_cut_off():
-    assert kept(magprune({"w": torch.arange(10.0)}, 0.29)) == 7  # 2.9
-    assert kept(magprune({"w": torch.arange(1000.0)}, 0.9)) == 100  # int(0.1 * 1000) would be off for some s
+    assert kept(magprune({"w": torch.arange(10.0)}, 0.29)) == 7  # 2.9 go
+    assert kept(magprune({"w": torch.arange(100.0)}, 0.29)) == 71  # 28.999999999999996 go
 
 
 def test_a_sparsity_of_0_keeps_everything_also_zeros():
@@ -115,20 +115,19 @@ def test_masks_equal_the_stable_sort_on_any_finite_float64(scope, params, s):
 def test_large_layers_equal_the_stable_sort(dtype, ties, scope):
     params = {
         "below": random_layer((SMALL,), dtype, ties=ties, seed=1),
-        "above": random_layer((SMALL + 1,), dtype, ties=ties, seed=2),
-        "matrix": random_layer((300, 400), dtype, ties=ties, seed=3),
+        "above": random_layer((257, 256), dtype, ties=ties, seed=2),
     }
-    for s in (0.0, 0.1, 0.9, 0.9999):
+    for s in (0.3, 0.99):
         assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_ties_go_by_index_across_chunks_and_layers(scope):
     params = {
-        "first": random_layer((2 * CHUNK + 3,), ties=True, seed=1),
-        "second": random_layer((CHUNK,), ties=True, seed=2),
+        "first": random_layer((CHUNK + CHUNK // 2,), ties=True, seed=1),
+        "second": random_layer((CHUNK // 2,), ties=True, seed=2),
     }
-    # Among 7 values, these cut a run of ties in the second and in the last chunk of a layer.
+    # A quarter cuts the weights of magnitude 1 in the first chunk, 0.95 those of magnitude 3 after it.
     for s in (0.25, 0.95):
         assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
 

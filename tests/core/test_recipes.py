@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 import reference
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_cyclical.core import (
@@ -214,6 +214,7 @@ def test_iterative_prunes_by_equal_steps_before_any_learning_of_the_cycle():
 
 
 @given(runs(), targets)
+@example((9, 3), 0.95)
 def test_iterative_ends_at_exactly_the_target(run, s_t):
     T, k = run
     recipe = iterative(s_t, T, k=k)
