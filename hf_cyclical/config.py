@@ -15,15 +15,17 @@ Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iter
 LrShape = Literal["drop", "cosine", "linear", "constant"]
 
 # Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
+_LR = {"lr_shape", "lr_drop_at", "lr_drop_factor"}
+_RISE = {"target_sparsity", "schedule", "delta_t", "ramp_fraction"} | _LR
 _SETTINGS: dict[Method, set[str]] = {
-    "cyclical": {"target_sparsity", "cycles", "init_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
-    "gradual": {"target_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
-    "gradual_recovery": {"target_sparsity", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
-    "cyclical_lr": {"target_sparsity", "cycles", "schedule", "delta_t", "ramp_fraction", "lr_shape"},
-    "iterative": {"target_sparsity", "cycles", "lr_shape"},
-    "one_shot": {"target_sparsity", "lr_shape"},
+    "cyclical": _RISE | {"cycles", "init_sparsity"},
+    "gradual": _RISE,
+    "gradual_recovery": _RISE,
+    "cyclical_lr": _RISE | {"cycles"},
+    "iterative": {"target_sparsity", "cycles"} | _LR,
+    "one_shot": {"target_sparsity"} | _LR,
     "pgd": {"target_sparsity"},
-    "freeze": {"cycles", "lr_shape"},
+    "freeze": {"cycles"} | _LR,
 }
 _DEFAULTS: dict[str, Any] = {
     "target_sparsity": 0.9,
@@ -31,6 +33,8 @@ _DEFAULTS: dict[str, Any] = {
     "schedule": "cubic",
     "delta_t": 100,
     "ramp_fraction": 0.8,
+    "lr_drop_at": 0.75,
+    "lr_drop_factor": 0.1,
 }
 
 
@@ -92,11 +96,16 @@ class PruningConfig:
             "Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."
         ),
     )
-    lr_drop_at: float = field(
-        default=0.75,
-        metadata=_help("Fraction of the cycle after which the learning rate drops (0.75 for CIFAR, 0.5 for ImageNet)."),
+    lr_drop_at: float | None = field(
+        default=None,
+        metadata=_help(
+            "Fraction of the cycle after which the learning rate drops; 0.75 if not given (paper: 0.75 for CIFAR, 0.5 "
+            "for ImageNet)."
+        ),
     )
-    lr_drop_factor: float = field(default=0.1, metadata=_help("What the drop multiplies the learning rate by."))
+    lr_drop_factor: float | None = field(
+        default=None, metadata=_help("What the drop multiplies the learning rate by; 0.1 if not given.")
+    )
     scope: Scope = field(
         default="local",
         metadata=_help(
@@ -147,7 +156,7 @@ class PruningConfig:
         if k * shortest > T:
             start = f" after {dense} dense ones" if dense else ""
             rule = f"takes at least {k * shortest} updates ({shortest} per cycle), and the run has {T}{start}"
-            _refuse("cycles", k, rule, "train longer, use a smaller batch, or lower cycles")
+            _refuse("cycles", k, rule, "train longer, use a smaller batch" + (", or lower cycles" if k > 1 else ""))
         return recipes.with_dense_start(self._recipe(T, k), dense, lr=self._lr)
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +174,7 @@ class PruningConfig:
     @property
     def _lr(self) -> LrFactor:
         shapes: dict[LrShape, LrFactor] = {
-            "drop": recipes.lr_drop(self.lr_drop_at, self.lr_drop_factor),
+            "drop": recipes.lr_drop(self.resolved("lr_drop_at"), self.resolved("lr_drop_factor")),
             "cosine": recipes.lr_cosine,
             "linear": recipes.lr_linear,
             "constant": recipes.lr_constant,
@@ -201,7 +210,7 @@ class PruningConfig:
             )
         else:
             dense = round(updates * self.dense_epochs / epochs)
-        if dense >= updates:
+        if dense and dense >= updates:
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             of = f"{epochs:g} epochs" if self.dense_epochs else f"{updates} updates"
             _refuse(
@@ -216,6 +225,11 @@ class PruningConfig:
                 near = difflib.get_close_matches(str(value), allowed, n=1)
                 hint = f"did you mean {near[0]}?" if near else "choose one of them"
                 _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
+
+        for name in ("include", "exclude"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or not all(isinstance(v, str) for v in value)):
+                _refuse(name, value, "must be a list of patterns", f"write [{value!r}]")
 
     def _check_numbers(self) -> None:
         self._check("target_sparsity", lambda v: 0 <= v < 1, "in [0, 1)", "give a fraction, such as 0.9 for 90 %")
@@ -248,9 +262,14 @@ class PruningConfig:
         for name in sorted(set().union(*_SETTINGS.values())):
             if getattr(self, name) is not None and not applies(self.method, name):
                 _refuse(name, getattr(self, name), f"has no meaning for method {self.method}", "leave it out")
-        if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity") > 0:
+        if self.init_sparsity is not None and self.cycles == 1:
+            _refuse("init_sparsity", self.init_sparsity, "is for cycles 2 to k, and cycles is 1", "leave it out")
+        if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity"):
             rule = f"must be below target_sparsity {self.resolved('target_sparsity')}"
             _refuse("init_sparsity", self.init_sparsity, rule, "lower it, so that weights can return in a cycle")
+        for name in ("lr_drop_at", "lr_drop_factor"):
+            if getattr(self, name) is not None and self.lr_shape not in (None, "drop"):
+                _refuse(name, getattr(self, name), f"has no meaning for lr_shape {self.lr_shape}", "leave it out")
         if self.dense_epochs and self.dense_updates:
             _refuse(
                 "dense_updates",

@@ -232,6 +232,11 @@ def test_a_dense_start_is_part_of_the_run(dense, epochs):
     assert [recipe.eta(t) for t in range(40)] == [1.0] * 30 + [0.1] * 10
 
 
+def test_the_dense_start_has_the_learning_rate_of_a_cycle():
+    recipe = PruningConfig(cycles=1, lr_shape="linear", dense_updates=4).recipe(8)
+    assert [recipe.eta(t) for t in range(8)] == [1.0, 0.75, 0.5, 0.25] * 2
+
+
 def test_freeze_has_one_learning_rate_cycle_unless_told():
     assert PruningConfig(method="freeze").recipe(12).cycles == (range(12),)
     assert PruningConfig(method="freeze", cycles=2).recipe(12).cycles == (range(6), range(6, 12))

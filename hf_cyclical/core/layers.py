@@ -24,8 +24,9 @@ def prunable_parameters(
 ) -> dict[str, nn.Parameter]:
     """The weights to prune, by parameter name, in the model's order.
 
-    Takes trainable weights of linear and convolution layers; biases, norms and embeddings stay dense. A weight that
-    several layers share is one parameter, under the name of the first, and is left out if any of its names is.
+    Takes trainable weights of linear and convolution layers; biases, norms, embeddings and bare parameters (such as
+    `nn.MultiheadAttention.in_proj_weight`) stay dense. A weight that several layers share is one parameter, under the
+    name of the first, and is left out if any of its names is.
 
     Args:
         model: The model, not wrapped.
@@ -43,7 +44,7 @@ def prunable_parameters(
     excluded = _matches("exclude", exclude or (), layers)
     dense = {id(layers[name].weight) for name in excluded}
     chosen: dict[int, tuple[str, nn.Parameter]] = {}
-    for name in (name for name in layers if name in included):
+    for name in (name for name in layers if name in included - excluded):
         weight = layers[name]._parameters.get("weight")
         if weight is None:
             raise PruningError(
@@ -52,7 +53,7 @@ def prunable_parameters(
                 "or exclude the layer"
             )
         if weight.requires_grad and id(weight) not in dense:
-            chosen.setdefault(id(weight), (f"{name}.weight", weight))
+            chosen.setdefault(id(weight), (f"{name}.weight".removeprefix("."), weight))
     if not chosen:
         raise PruningError(
             f"nothing to prune: {len(layers)} linear and convolution layers in the model, "

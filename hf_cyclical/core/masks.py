@@ -10,7 +10,7 @@ in a form (counts) that can be summed over processes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .errors import PruningError
 Scope = Literal["local", "global"]
 Masks = dict[str, Tensor]
 
-_CHUNK = 1 << 20  # weights looked at in one go: bounds the temporary memory
+_CHUNK = 1 << 18  # weights looked at in one go: bounds the temporary memory
 _SMALL = 1 << 16  # weights up to which one selection beats histograms
 _DIGIT = 16  # bits counted per pass: a histogram that stays in the cache
 _KEYS = {torch.float32: (torch.int32, 31), torch.float64: (torch.int64, 63)}  # integer type and bits of |w|
@@ -41,6 +41,8 @@ def magprune(params: Mapping[str, Tensor], s: float, scope: Scope = "local", *, 
         PruningError: If a layer holds NaN or infinite weights, which have no rank.
     """
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()} if out is None else out
+    if scope not in get_args(Scope):
+        raise PruningError(f"scope {scope!r} is not one of {', '.join(get_args(Scope))}: choose one of them")
     groups = [[name] for name in params] if scope == "local" else [list(params)]
     for names in groups:
         _prune_group({name: params[name].detach() for name in names}, s, masks)
@@ -86,7 +88,7 @@ def _prune_group(params: dict[str, Tensor], s: float, masks: Masks) -> None:
     k = min(round(s * total), total - len(params))
     while True:
         _keep_largest({name: p.flatten() for name, p in params.items()}, k, masks)
-        empty = [name for name in params if not masks[name].any()]
+        empty = [name for name in params if not masks[name].any()] if len(params) > 1 else []
         if not empty:
             return
         # A layer that would vanish keeps its largest weight, and the others make up for it. Doing so in rounds is the
@@ -99,8 +101,10 @@ def _prune_group(params: dict[str, Tensor], s: float, masks: Masks) -> None:
 
 def _keep_largest(layers: dict[str, Tensor], k: int, masks: Masks) -> None:
     """Write the masks that drop the `k` smallest of all the weights in `layers`, in order of magnitude and index."""
+    if not all(_finite(w) for w in layers.values()):
+        refuse_non_finite(layers)
     key = torch.float64 if any(w.dtype == torch.float64 for w in layers.values()) else torch.float32
-    threshold, ties = _kth_smallest(layers, k, key)
+    threshold, ties = _threshold(layers, k, key)
     for name, w in layers.items():
         mask = masks[name]
         flat = mask.view(-1) if mask.is_contiguous() else torch.empty_like(w, dtype=torch.bool)
@@ -123,51 +127,67 @@ def _cut(bits: Tensor, threshold: int, ties: int) -> tuple[int, int]:
     return int(equal.nonzero()[ties]), 0
 
 
-def _kth_smallest(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int]:
-    """Bits of the k-th smallest magnitude, and how many weights equal to it are among the `k`.
+def _threshold(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int]:
+    """Bits of the smallest magnitude that stays, and how many of the weights equal to it go all the same."""
+    total = sum(w.numel() for w in layers.values())
+    nonzero = sum(int(w.count_nonzero()) for w in layers.values())
+    zeros = total - nonzero  # a common tie: weights that were pruned and had no gradient
+    if k <= zeros:
+        return (1, 0) if k == zeros else (0, k)
+    if total > _SMALL:
+        value, dropped, equal = _select(layers, k, zeros, key)
+    else:
+        value, dropped, equal = _select_of_few(layers, k, key)
+    return (value + 1, 0) if dropped == equal else (value, dropped)
+
+
+def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype) -> tuple[int, int, int]:
+    """Bits of the k-th smallest magnitude, how many weights equal to it are among the `k`, and how many there are.
 
     Finds the bits from the top, some at a time: the counts of the next digit, among the weights that share the digits
     found so far, tell which value of it the k-th smallest has.
     """
-    if sum(w.numel() for w in layers.values()) <= _SMALL:
-        return _kth_smallest_of_few(layers, k, key)
     _, width = _KEYS[key]
-    threshold, remaining = 0, k
+    value, remaining, equal = 0, k - zeros, 0
     for shift in reversed(range(0, width, _DIGIT)):
         top = shift + _DIGIT >= width
-        counts = _digit_counts(layers, None if top else threshold, shift, key)
-        if top and counts[_infinity(key) >> shift :].any():
-            refuse_non_finite(layers)
-        if k == 0:
-            return 0, 0
+        counts = _digit_counts(layers, None if top else value, shift, zeros > 0, key)
         up_to = counts.cumsum(0)
         digit = int(torch.searchsorted(up_to, remaining))
-        remaining -= int(up_to[digit] - counts[digit])
-        threshold += digit << shift
-    return threshold, remaining
+        equal = int(counts[digit])
+        remaining -= int(up_to[digit]) - equal
+        value = (value << _DIGIT) + digit
+    return value, remaining, equal
 
 
-def _kth_smallest_of_few(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int]:
+def _select_of_few(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int, int]:
     bits = torch.cat([part for w in layers.values() for part in _magnitudes(w, key)])
-    if int(bits.max()) >= _infinity(key):
-        refuse_non_finite(layers)
-    if k == 0:
-        return 0, 0
-    threshold = int(bits.kthvalue(k).values)
-    return threshold, k - int((bits < threshold).count_nonzero())
+    value = int(bits.kthvalue(k).values)
+    return value, k - int((bits < value).count_nonzero()), int((bits == value).count_nonzero())
 
 
-def _digit_counts(layers: dict[str, Tensor], base: int | None, shift: int, key: torch.dtype) -> Tensor:
-    """How many weights have each value of the digit at `shift`, among those whose higher digits `base` has."""
+def _digit_counts(
+    layers: dict[str, Tensor], above: int | None, shift: int, skip_zeros: bool, key: torch.dtype
+) -> Tensor:
+    """How many weights have each value of the digit at `shift`, among those with `above` as their higher digits."""
     radix = 1 << _DIGIT
-    counts = torch.zeros(radix + 2, dtype=torch.int64, device=next(iter(layers.values())).device)
+    integer, _ = _KEYS[key]
+    device = next(iter(layers.values())).device
+    counts = torch.zeros(radix, dtype=torch.int64, device=device)
+    # Weights that do not count go to bins of their own, in turns: counting into one bin over and over is slow.
+    longest = min(_CHUNK, max(w.numel() for w in layers.values()))
+    others = torch.arange(longest, dtype=integer, device=device).bitwise_and_(255).bitwise_or_(radix)
     for w in layers.values():
         for bits in _magnitudes(w, key):
-            if base is not None:  # weights below its range fall into the first bin, those above it into the last
-                bits = bits.sub_(base).clamp_(-1 << shift, radix << shift)
-            digits = bits.bitwise_right_shift_(shift).add_(1)
-            counts += torch.bincount(digits, minlength=radix + 2).to(counts.device)
-    return counts[1:-1]
+            matching = bits > 0 if skip_zeros and not above else None
+            if above is not None:
+                same = (bits >> (shift + _DIGIT)) == above
+                matching = same if matching is None else matching.logical_and_(same)
+            digits = bits.bitwise_right_shift_(shift)
+            if matching is not None:
+                digits = torch.where(matching, digits.bitwise_and_(radix - 1), others[: len(digits)])
+            counts += torch.bincount(digits, minlength=radix)[:radix].to(device)
+    return counts
 
 
 def _magnitudes(w: Tensor, key: torch.dtype) -> Iterator[Tensor]:
@@ -177,6 +197,6 @@ def _magnitudes(w: Tensor, key: torch.dtype) -> Iterator[Tensor]:
     return (chunk.to(key).abs().view(integer) for chunk in chunks)
 
 
-def _infinity(key: torch.dtype) -> int:
-    integer, _ = _KEYS[key]
-    return int(torch.tensor(torch.inf, dtype=key).view(integer))
+def _finite(w: Tensor) -> bool:
+    low, high = torch.aminmax(w)  # NaN propagates to both
+    return bool(torch.isfinite(low) and torch.isfinite(high))

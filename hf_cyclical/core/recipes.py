@@ -181,7 +181,7 @@ def iterative(s_t: float, T: int, *, k: int = 5, lr: LrFactor | None = None) -> 
     cycles = split(T, k)
     starts = {cycle.start for cycle in cycles}
     return Recipe(
-        s=compose([constant(s_t * (c + 1) / k) for c in range(k)], cycles),
+        s=compose([constant(s_t * ((c + 1) / k)) for c in range(k)], cycles),
         eta=compose([zero_first((lr or lr_drop())(len(cycle))) for cycle in cycles], cycles),
         update_at=lambda t: t in starts,
         cycles=cycles,

@@ -69,7 +69,7 @@ class RecoveryTracker:
             either += int((first | masks[name]).count_nonzero())
             flags.bitwise_and_(~_RECOVERED & 0xFF)
         self.cycles_ended += 1
-        return CycleRecovery(recovered=recovered, mask_distance=1 - shared / either)
+        return CycleRecovery(recovered=recovered, mask_distance=1 - shared / either if either else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """The history so far."""

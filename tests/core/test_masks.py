@@ -111,13 +111,23 @@ def test_masks_equal_the_stable_sort_on_any_finite_float64(scope, params, s):
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("ties", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_large_layers_equal_the_stable_sort(dtype, ties, scope):
     params = {
         "below": random_layer((SMALL,), dtype, ties=ties, seed=1),
         "above": random_layer((257, 256), dtype, ties=ties, seed=2),
     }
-    for s in (0.3, 0.99):
+    for s in (0.1, 0.3, 0.99):
+        assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_layers_that_are_sparse_already_equal_the_stable_sort(size, scope):
+    params = {"first": random_layer((size,), seed=1), "second": random_layer((size // 10,), seed=2)}
+    for w in params.values():
+        w[torch.randperm(len(w), generator=torch.Generator().manual_seed(3))[: len(w) * 4 // 5]] = 0
+    for s in (0.0, 0.4, 0.8, 0.9):  # no zero, some, all of them, and more
         assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
 
 
@@ -219,7 +229,7 @@ def test_a_weight_that_is_not_finite_is_an_error_that_names_its_layer(bad, s, si
         magprune(params, s, scope)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_weight_that_is_not_finite_is_found_in_every_dtype(dtype):
     w = torch.ones(10, dtype=dtype)
     w[4] = torch.inf
@@ -256,7 +266,7 @@ def test_the_weights_are_left_alone():
     assert torch.equal(w, before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_applied_masks_leave_positive_zeros_and_untouched_weights(dtype):
     w = torch.tensor([-1.5, 2.0, torch.nan, torch.inf, -torch.inf, -0.0, -3.0], dtype=dtype)
     mask = torch.tensor([False, True, False, False, False, False, True])
