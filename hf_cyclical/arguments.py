@@ -15,9 +15,15 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from .config import PruningConfig, applies
 from .core import PruningError
+from .data.arguments import DataArguments
 from .presets import PRESETS
+from .report import align
 
 USAGE_ERROR = 2
+
+
+def _field(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -26,22 +32,12 @@ class ModelArguments:
 
     _argument_group_name = "model"
 
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={
-            "help": "A folder, a Hub id (microsoft/resnet-50, timm/resnet18.a1_in1k) or a timm name (cifar_resnet8)."
-        },
+    model_name_or_path: str | None = _field(
+        None,
+        "A folder, a Hub id (microsoft/resnet-50, timm/resnet18.a1_in1k) or a timm name (resnet18, cifar_resnet20).",
     )
-
-
-@dataclass
-class DataArguments:
-    """Which data."""
-
-    _argument_group_name = "data"
-
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "digits: scikit-learn's handwritten digits, which need no download."}
+    from_scratch: bool = _field(
+        False, "Start from random weights; with dense_epochs, the training from scratch of the paper's appendix."
     )
 
 
@@ -51,14 +47,15 @@ class RunArguments:
 
     _argument_group_name = "run"
 
-    preset: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Settings by name, overridden by any other argument: {', '.join(PRESETS)}. "
-            "digits if neither a model nor a dataset is given."
-        },
+    preset: str | None = _field(
+        None,
+        "The paper's settings by name, overridden by any other argument; list prints them. "
+        "digits if neither a model nor a dataset is given.",
     )
-    plan: bool = field(default=False, metadata={"help": "Print the plan of the run and stop."})
+    plan: bool = _field(False, "Print the plan of the run and stop.")
+    pruning_epochs: float | None = _field(
+        None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
+    )
 
 
 @dataclass
@@ -67,42 +64,20 @@ class PruningTrainingArguments(TrainingArguments):
 
     _argument_group_name = "training (transformers.TrainingArguments, with the paper's defaults)"
 
-    output_dir: str = field(
-        default="pruned", metadata={"help": "Folder for the pruned model, its report and checkpoints."}
-    )
-    optim: str = field(
-        default="sgd", metadata={"help": "Optimizer; SGD with momentum as in the paper's CIFAR experiments."}
-    )
-    optim_args: str | None = field(default="momentum=0.9", metadata={"help": "Optimizer arguments."})
-    learning_rate: float = field(
-        default=1e-2, metadata={"help": "Learning rate at the start of each cycle (paper: 1e-2 for CIFAR)."}
-    )
-    max_grad_norm: float = field(
-        default=0.0, metadata={"help": "Gradient clipping; 0 for none, as the paper has none."}
-    )
-    per_device_train_batch_size: int = field(default=256, metadata={"help": "Batch size (paper: 256 for CIFAR)."})
-    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Batch size of evaluations."})
-    num_train_epochs: float = field(
-        default=100.0, metadata={"help": "Epochs in all, those of a dense start included (paper: 100 for CIFAR)."}
-    )
-    logging_steps: float = field(
-        default=0.1,
-        metadata={"help": "Log every so many updates, or such a part of the run. Cycle ends are logged anyway."},
-    )
-    save_steps: float = field(
-        default=0.1,
-        metadata={"help": "Checkpoint every so many updates, or such a part of the run, and at cycle ends."},
-    )
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
-    dataloader_pin_memory: bool = field(
-        default=torch.accelerator.is_available(), metadata={"help": "Pin memory: where there is a device to copy to."}
-    )
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Leave it off: our data gives what the model takes."}
-    )
-    hub_strategy: str = field(
-        default="end", metadata={"help": "When to push: at the end only, as models between are not at the target."}
-    )
+    output_dir: str = _field("pruned", "Folder for the pruned model, its report and checkpoints.")
+    optim: str = _field("sgd", "Optimizer; SGD with momentum as in the paper's CIFAR experiments.")
+    optim_args: str | None = _field("momentum=0.9", "Optimizer arguments.")
+    learning_rate: float = _field(1e-2, "Learning rate at the start of each cycle (paper: 1e-2 for CIFAR).")
+    max_grad_norm: float = _field(0.0, "Gradient clipping; 0 for none, as the paper has none.")
+    per_device_train_batch_size: int = _field(256, "Batch size on each device (paper: 256 for CIFAR).")
+    per_device_eval_batch_size: int = _field(256, "Batch size of evaluations.")
+    num_train_epochs: float = _field(100.0, "Epochs in all, those of a dense start included (paper: 100 for CIFAR).")
+    logging_steps: float = _field(0.1, "Log every so many updates, or such a part of the run; cycle ends anyway.")
+    save_steps: float = _field(0.1, "Checkpoint every so many updates, or such a part of the run; cycle ends anyway.")
+    save_total_limit: int | None = _field(2, "Checkpoints to keep.")
+    dataloader_pin_memory: bool = _field(torch.accelerator.is_available(), "Where there is a device to copy to.")
+    remove_unused_columns: bool = _field(False, "Leave it off: our data gives what the model takes.")
+    hub_strategy: str = _field("end", "When to push: at the end, as models on the way are not at the target.")
 
 
 @dataclass
@@ -133,17 +108,16 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
     )
     parser.add_argument("file", nargs="?", help="YAML or JSON file with any of the arguments below")
     try:
-        given, unknown = parser.parse_known_args(argv)
-        if unknown:
-            options = [option for action in parser._actions for option in action.option_strings]
-            raise PruningError(f"argument {unknown[0]} is unknown: {_near(unknown[0], options)}")
-        in_file = {} if given.file is None else _read_file(given.file)
-        parser.set_defaults(**in_file)
-        parser.set_defaults(**_preset(parser.parse_args(argv), in_file))
+        named = _named(parser, argv)
+        if named.get("preset") == "list":
+            _print_presets()
+        in_file = _read_file(named["file"]) if "file" in named else {}
+        parser.set_defaults(**_preset(in_file | named), **in_file)
         run, model, data, pruning, training, _ = parser.parse_args_into_dataclasses(
             list(argv), look_for_args_file=False
         )
-        _require(model, data)
+        _require(model, data, training)
+        _set_epochs(run, pruning, training, in_file | named)
     except ValueError as error:
         fail(error)
     return Arguments(model, data, run, pruning, training)
@@ -164,6 +138,20 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
     pass
 
 
+class _Unset:
+    """Stands in for every default, to see what was named."""
+
+
+def _named(parser: HfArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    """The arguments that the command line names."""
+    blank = Namespace(**{action.dest: _Unset for action in parser._actions if action.dest != "help"})
+    given, unknown = parser.parse_known_args(argv, blank)
+    if unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        raise PruningError(f"argument {unknown[0]} is unknown: {_near(unknown[0], options)}")
+    return {name: value for name, value in vars(given).items() if value is not _Unset and value is not None}
+
+
 def _read_file(name: str) -> dict[str, Any]:
     try:
         text = Path(name).read_text()
@@ -181,26 +169,69 @@ def _read_file(name: str) -> dict[str, Any]:
     return values
 
 
-def _preset(given: Namespace, in_file: dict[str, Any]) -> dict[str, Any]:
-    """The preset's values, but for what the file sets and for settings that the chosen method does not have."""
-    name = given.preset
-    if name is None and given.model_name_or_path is None and given.dataset_name is None:
+def _preset(named: dict[str, Any]) -> dict[str, Any]:
+    """The preset's values, but for what was named and for settings that the chosen method does not have."""
+    name = named.get("preset")
+    if name is None and "model_name_or_path" not in named and "dataset_name" not in named:
         name = "digits"
     if name is None:
         return {}
     if name not in PRESETS:
-        raise PruningError(f"preset {name!r} is unknown: {_near(name, PRESETS)}")
-    return {key: value for key, value in PRESETS[name].items() if applies(given.method, key) and key not in in_file}
+        raise PruningError(f"preset {name!r} is unknown: {_near(name, PRESETS, '--preset list prints them')}")
+    left_out = set(named)
+    if "model_name_or_path" in named and not named.get("from_scratch"):
+        left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
+    if named.get("lr_shape", "drop") != "drop":
+        left_out |= {"lr_drop_at", "lr_drop_factor"}
+    if "dense_updates" in named:
+        left_out.add("dense_epochs")
+    if {"num_train_epochs", "max_steps"} & set(named):
+        left_out.add("pruning_epochs")
+    method = named.get("method", PruningConfig.method)
+    return {key: value for key, value in PRESETS[name].settings.items() if key not in left_out and applies(method, key)}
 
 
-def _require(model: ModelArguments, data: DataArguments) -> None:
+def _require(model: ModelArguments, data: DataArguments, training: PruningTrainingArguments) -> None:
     for name, value in (("model_name_or_path", model.model_name_or_path), ("dataset_name", data.dataset_name)):
         if value is None:
+            raise PruningError(f"{name} is missing: give both a model and a dataset, or a preset (--preset list)")
+    if data.streaming and training.max_steps <= 0:
+        raise PruningError("streaming needs max_steps, as a stream has no known length: give the number of updates")
+
+
+def _set_epochs(
+    run: RunArguments, pruning: PruningConfig, training: PruningTrainingArguments, named: dict[str, Any]
+) -> None:
+    if run.pruning_epochs is None:
+        return
+    for name in ("num_train_epochs", "max_steps"):
+        if name in named:
             raise PruningError(
-                f"{name} is missing: give both a model and a dataset, or a preset ({', '.join(PRESETS)})"
+                f"pruning_epochs {run.pruning_epochs:g} contradicts {name} {named[name]}: give one of them"
             )
+    if run.pruning_epochs <= 0:
+        raise PruningError(f"pruning_epochs {run.pruning_epochs:g} must be above 0: the paper has 100 for CIFAR")
+    training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
 
 
-def _near(word: str, known: Iterable[str]) -> str:
+def _print_presets() -> NoReturn:
+    columns = {
+        "model": "model_name_or_path",
+        "dataset": "dataset_name",
+        "sparsity": "target_sparsity",
+        "cycles": "cycles",
+        "epochs": "pruning_epochs",
+        "delta_t": "delta_t",
+        "optimizer": "optim",
+        "rate": "learning_rate",
+        "drop at": "lr_drop_at",
+        "batch": "per_device_train_batch_size",
+    }
+    rows = [[name, *(str(p.settings.get(key, "")) for key in columns.values())] for name, p in PRESETS.items()]
+    sys.stdout.write(align([["preset", *columns], *rows]) + "\n")
+    sys.exit(0)
+
+
+def _near(word: str, known: Iterable[str], otherwise: str = "--help lists all of them") -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else "--help lists all of them"
+    return f"did you mean {near[0]}?" if near else otherwise

@@ -91,6 +91,16 @@ class PruningProgressCallback(ProgressCallback):
         super().on_step_end(args, state, control, **kwargs)
 
 
+class SetEpochCallback(TrainerCallback):
+    """Tells a data set the epoch, for its random augmentation: Accelerate does so only in a single process."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self.dataset.set_epoch(int(state.epoch or 0))
+
+
 class StopOnSignalCallback(TrainerCallback):
     """Ctrl-C or SIGTERM: finish the update, save a checkpoint, stop. A second Ctrl-C stops at once.
 

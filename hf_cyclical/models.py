@@ -1,62 +1,233 @@
-"""Image models by name: one path for transformers, timm and the networks registered here."""
+"""Image models by name: one path for transformers, timm and the networks registered here.
+
+Every name becomes a folder (that of the local cache for a Hub id) or, for a timm name with random weights, a config;
+from there on all models are treated alike. Only safetensors are read, and no code that comes with a model is run.
+"""
 
 import logging
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from huggingface_hub.errors import HFValidationError
-from transformers import AutoConfig, AutoModelForImageClassification, PreTrainedModel, TimmWrapperConfig
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    BaseImageProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TimmWrapperConfig,
+    TimmWrapperImageProcessor,
+)
 
 from .core import PruningError
+from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings
+from .model_files import CONFIG, check_weights, damaged_weights, download_model, first_line, make_portable, read_json
+
+__all__ = ["ImageModel", "ImageSettings", "load_image_model", "make_portable"]
 
 logger = logging.getLogger(__name__)
 
+UNBUILDABLE = (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 
-def load_image_model(name: str, labels: list[str], *, image_size: int | None = None) -> PreTrainedModel:
-    """An image classifier with a class for each of `labels`.
+
+@dataclass(frozen=True)
+class ImageModel:
+    """A classifier, the image processor that is saved beside it, and what both expect of images."""
+
+    model: PreTrainedModel
+    processor: BaseImageProcessor
+    settings: ImageSettings
+
+
+def load_image_model(
+    name: str, labels: list[str], *, image_size: int | None = None, from_scratch: bool = False
+) -> ImageModel:
+    """An image classifier, in float32, with a class for each of `labels`.
 
     Args:
-        name: A folder, a Hub id (`microsoft/resnet-50`, `timm/resnet18.a1_in1k`), or a timm name (`resnet18`,
-            `cifar_resnet8`). A timm name without published weights starts from random ones.
+        name: A folder of transformers or timm, a Hub id (`microsoft/resnet-50`, `timm/resnet18.a1_in1k`), or a timm
+            name (`resnet18`, `cifar_resnet20`): with its published weights, or random ones if it has none.
         labels: Names of the classes, in order. A head of another size is replaced.
-        image_size: Side of the images that a model with random weights is meant for; the architecture's own if not
-            given.
+        image_size: Side of the images that a model with random weights is meant for; its config's own if not given.
+        from_scratch: Start from random weights of that architecture and read none.
+
+    Raises:
+        PruningError: If there is no such model, if it cannot be read, or if it is no image classifier.
     """
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    if not Path(name).is_dir() and "/" not in name:
-        if not timm.is_model(name):
-            raise PruningError(
-                f"model {name!r} is not a folder, a Hub id or a timm name: timm has {_near_timm_names(name)}"
-            )
-        published = timm.get_pretrained_cfg(name).hf_hub_id
-        if published is None:
-            logger.info("%s has no published weights: it starts from random ones", name)
-            return _random_timm_model(name, names, image_size)
-        name = published
-    try:
-        config = AutoConfig.from_pretrained(name, num_labels=len(labels), **names)
-        return AutoModelForImageClassification.from_pretrained(
-            name, config=config, ignore_mismatched_sizes=True, dtype=torch.float32, use_safetensors=True
+    if not labels or len(set(labels)) < len(labels):
+        raise PruningError(f"labels must be distinct and at least one, got {labels[:5]}: name every class once")
+    folder = _find_folder(name, from_scratch)
+    config = _timm_config(name) if folder is None else _read_config(name, folder)
+    _set_labels(config, labels)
+    if folder is None or from_scratch:
+        model = _random_model(name, config, image_size)
+    else:
+        model, image_size = _trained_model(name, folder, config), None
+    model.config.name_or_path = name
+    if isinstance(config, TimmWrapperConfig):
+        model.config.num_features = model.timm_model.num_features  # timm's own configs say it
+        processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
+        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg))
+    processor = load_image_processor(name, folder, config, image_size)
+    return ImageModel(model, processor, processor_settings(name, processor, config))
+
+
+def _find_folder(name: str, from_scratch: bool) -> Path | None:
+    """The folder of a model, downloaded if need be; None for a timm name that starts from random weights."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if "/" in name:
+        if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
+            raise PruningError(f"model {name!r} is a path without a folder: check the path")
+        return download_model(name, weights=not from_scratch)
+    if not timm.is_model(name):
+        raise PruningError(f"model {name!r} is no folder, Hub id or timm name: timm has {_near_timm_names(name)}")
+    published = _published_weights(name)
+    if from_scratch:
+        return None
+    if published.hf_hub_id is not None:
+        return download_model(published.hf_hub_id, weights=True)
+    if published.url is not None:
+        raise PruningError(
+            f"the weights of {name!r} are not on the Hub ({published.url} is not read): use from_scratch"
         )
-    except (OSError, HFValidationError) as error:
-        raise PruningError(f"model {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+    logger.info("%s has no published weights: it starts from random ones", name)
+    return None
 
 
-def _random_timm_model(name: str, names: dict[str, Any], image_size: int | None) -> PreTrainedModel:
-    fresh = timm.create_model(name, num_classes=len(names["id2label"]))
-    cfg = {key: value for key, value in fresh.pretrained_cfg.items() if key != "num_classes"}
-    if image_size is not None:
-        cfg["input_size"] = (cfg["input_size"][0], image_size, image_size)
-    model = AutoModelForImageClassification.from_config(
-        TimmWrapperConfig(architecture=name, pretrained_cfg=cfg, **names)
-    )
-    # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
-    model.timm_model.load_state_dict(fresh.state_dict())
-    return model
+def _published_weights(name: str) -> Any:
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        architecture = name.partition(".")[0]
+        tagged = timm.list_pretrained(f"{architecture}.*")
+        raise PruningError(f"timm has no weights {name!r}: use {', '.join([architecture, *tagged[:3]])}") from error
 
 
 def _near_timm_names(name: str) -> str:
-    near = timm.list_models(f"*{name}*")[:3] or timm.list_models(f"{name[:4]}*")[:3] or ["resnet18", "cifar_resnet8"]
-    return ", ".join(near)
+    near = timm.list_models(f"*{name}*")[:3] or get_close_matches(name, timm.list_models(), n=3)
+    return ", ".join(near or ["resnet18", "cifar_resnet20"])
+
+
+def _timm_config(name: str) -> TimmWrapperConfig:
+    return TimmWrapperConfig(
+        architecture=name.partition(".")[0], pretrained_cfg=timm.get_pretrained_cfg(name).to_dict()
+    )
+
+
+def _read_config(name: str, folder: Path) -> PreTrainedConfig:
+    raw = read_json(name, folder / CONFIG)
+    is_timm = "pretrained_cfg" in raw
+    if not is_timm and raw.get("model_type") not in transformers.CONFIG_MAPPING:
+        if "auto_map" in raw:
+            raise PruningError(
+                f"model {name!r} needs code of its own, which is never run: use one that transformers has"
+            )
+        version = f"transformers {transformers.__version__}"
+        raise PruningError(
+            f"model {name!r} is of type {raw.get('model_type')!r}, which {version} lacks: update or use another"
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, StrictDataclassError, *UNBUILDABLE) as error:
+        raise PruningError(f"{CONFIG} of {name!r} cannot be used, save it again: {first_line(error)}") from error
+    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        raise PruningError(f"model {name!r} is of type {config.model_type!r}, no image classifier: use one")
+    if isinstance(config, TimmWrapperConfig):
+        if not timm.is_model(config.architecture):
+            near = _near_timm_names(config.architecture)
+            raise PruningError(f"timm {timm.__version__} has no {config.architecture!r} of {name!r}: it has {near}")
+        if not raw.get("pretrained_cfg"):
+            config.pretrained_cfg = timm.get_pretrained_cfg(config.architecture).to_dict()
+    return config
+
+
+def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: i for i, label in enumerate(labels)}
+    config.problem_type = "single_label_classification"
+    if isinstance(config, TimmWrapperConfig):
+        # What a folder of timm says of its labels would be saved in place of these.
+        config.label_names = list(labels)
+        config.__dict__.pop("label_descriptions", None)
+
+
+def _random_model(name: str, config: PreTrainedConfig, image_size: int | None) -> PreTrainedModel:
+    is_timm = isinstance(config, TimmWrapperConfig)
+    if image_size is not None:
+        (_resize_timm if is_timm else _resize)(config, image_size)
+    try:
+        if not is_timm:
+            return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+        model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
+    except UNBUILDABLE as error:
+        size = "" if image_size is None else f" for images of {image_size} pixels"
+        raise PruningError(f"model {name!r} cannot be made{size}, use another: {first_line(error)}") from error
+    # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
+    model.timm_model = fresh
+    return model
+
+
+def _resize(config: PreTrainedConfig, image_size: int) -> None:
+    if "image_size" in config.to_dict():
+        config.image_size = image_size
+
+
+def _resize_timm(config: TimmWrapperConfig, image_size: int) -> None:
+    cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
+    config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
+    if cfg.get("fixed_input_size"):
+        config.model_args = (config.model_args or {}) | {"img_size": image_size}
+
+
+def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+    check_weights(name, folder)
+    try:
+        model, loaded = AutoModelForImageClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except SafetensorError as error:
+        raise damaged_weights(name, error) from error
+    except (OSError, *UNBUILDABLE) as error:
+        raise PruningError(f"model {name!r} cannot be loaded, save it again: {first_line(error)}") from error
+    _check_loaded(name, model, loaded)
+    return model
+
+
+def _check_loaded(name: str, model: PreTrainedModel, loaded: dict[str, Any]) -> None:
+    """Say that the head is new if it is, and refuse a model of which any other layer is."""
+    old_shapes = {key: shape for key, shape, _ in loaded["mismatched_keys"]}
+    missing = {key for key in loaded["missing_keys"] if not key.endswith("num_batches_tracked")}
+    new = sorted({*old_shapes, *missing})
+    strangers = [key for key in new if key not in _head(model)]
+    if strangers:
+        raise PruningError(
+            f"the weights of {name!r} do not fit its config: {len(strangers)} tensors are missing or of another size, "
+            f"the first is {strangers[0]}: save the model again"
+        )
+    if new:
+        old = f"one for {old_shapes[new[0]][0]}" if new[0] in old_shapes else "none"
+        logger.info("%s gets a new head for %d classes in place of %s", name, model.config.num_labels, old)
+
+
+def _head(model: PreTrainedModel) -> set[str]:
+    """Names of the parameters that turn features into classes."""
+    if not isinstance(model.config, TimmWrapperConfig):
+        return {key for key, _ in model.named_parameters() if not key.startswith(f"{model.base_model_prefix}.")}
+    heads = model.timm_model.get_classifier()
+    parameters = {id(p) for head in (heads if isinstance(heads, tuple) else (heads,)) for p in head.parameters()}
+    return {key for key, p in model.named_parameters() if id(p) in parameters}

@@ -1,9 +1,11 @@
 """Prune an image classifier with any method of the paper "Cyclical Pruning for Sparse Neural Networks".
 
-accelerate launch scripts/prune.py                            # a small ResNet on handwritten digits, no download
-accelerate launch scripts/prune.py --plan                     # what it would do
-accelerate launch scripts/prune.py --method gradual --target_sparsity 0.98 --output_dir gradual-98
-accelerate launch scripts/prune.py settings.yaml --seed 1     # arguments from a file, some overridden
+accelerate launch scripts/prune.py                         # a small ResNet on handwritten digits, no download
+accelerate launch scripts/prune.py --plan                  # what it would do
+accelerate launch scripts/prune.py --preset list           # the paper's settings
+accelerate launch scripts/prune.py --preset imagenet-resnet18 --target_sparsity 0.8 --output_dir resnet18-80
+accelerate launch scripts/prune.py --model_name_or_path microsoft/resnet-50 --dataset_name ethz/food101 ...
+accelerate launch scripts/prune.py settings.yaml --seed 1  # arguments from a file, some overridden
 """
 
 import logging
@@ -16,10 +18,10 @@ from transformers import set_seed
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
 from hf_cyclical.arguments import Arguments, fail, parse_arguments
-from hf_cyclical.callback import StopOnSignalCallback
-from hf_cyclical.data import load_image_data, ready_batch
-from hf_cyclical.metrics import accuracy, keep_top1
-from hf_cyclical.models import load_image_model
+from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
+from hf_cyclical.data import load_image_data
+from hf_cyclical.metrics import accuracy, rank_classes
+from hf_cyclical.models import load_image_model, make_portable
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.plots import FIGURE_NAME, plot_run
 from hf_cyclical.report import REPORT_NAME, versions
@@ -29,10 +31,10 @@ INTERRUPTED = 130
 
 def main(argv: list[str]) -> int:
     args = parse_arguments(argv, description=__doc__)
-    logging.basicConfig(level=logging.INFO if args.training.should_log else logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("hf_cyclical").setLevel(logging.INFO if args.training.should_log else logging.WARNING)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         trainer, stop = build(args)
         print_on_main(trainer, describe_plan(trainer))
@@ -41,39 +43,47 @@ def main(argv: list[str]) -> int:
         resume = args.training.resume_from_checkpoint
         args.training.eval_on_start = resume is None and trainer.plan().cycles[0].start == 0
         trainer.train(resume_from_checkpoint=resume)
+        if stop.stopped:
+            print_on_main(trainer, how_to_go_on(trainer, argv))
+            return INTERRUPTED
+        finish(trainer, args, argv)
     except PruningError as error:
         fail(error)
-    if stop.stopped:
-        print_on_main(trainer, how_to_go_on(trainer, argv))
-        return INTERRUPTED
-    finish(trainer, args, argv)
     return 0
 
 
 def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback]:
     set_seed(args.training.seed)
-    data = load_image_data(args.data.dataset_name)
-    model = load_image_model(args.model.model_name_or_path, data.labels, image_size=data.train.image_size)
+    data = load_image_data(args.data, seed=args.training.seed)
+    loaded = load_image_model(
+        args.model.model_name_or_path, data.labels, image_size=data.image_size, from_scratch=args.model.from_scratch
+    )
+    train, evaluation = data.for_model(loaded.settings, seed=args.training.seed)
     stop = StopOnSignalCallback()
     trainer = CyclicalPruningTrainer(
-        model,
+        loaded.model,
         args.training,
         pruning=args.pruning,
-        train_dataset=data.train.normalized_as(model.config),
-        eval_dataset=data.eval.normalized_as(model.config),
-        data_collator=ready_batch,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        data_collator=data.collate,
+        processing_class=loaded.processor,
         compute_metrics=accuracy,
-        preprocess_logits_for_metrics=keep_top1,
-        callbacks=[stop],
+        preprocess_logits_for_metrics=rank_classes,
+        callbacks=[stop, SetEpochCallback(train)],
     )
     return trainer, stop
 
 
 def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) -> None:
     trainer.save_model()
-    if not trainer.is_world_process_zero() or trainer.report is None:
+    if not trainer.is_world_process_zero():
         return
     folder, report = Path(args.training.output_dir), trainer.report
+    make_portable(folder)
+    if report is None:
+        print(f"\nThe dense model is in {folder}")
+        return
     report.about = {
         "model": args.model.model_name_or_path,
         "dataset": args.data.dataset_name,
@@ -87,11 +97,13 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
 
 
 def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
-    checkpoint = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
-    command = shlex.join(
-        ["accelerate", "launch", "scripts/prune.py", *argv, "--resume_from_checkpoint", str(checkpoint)]
+    step, checkpoint = (
+        trainer.state.global_step,
+        Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}",
     )
-    return f"\nStopped after update {trainer.state.global_step} of {trainer.state.max_steps}. To go on:\n  {command}"
+    resume = ["--resume_from_checkpoint", str(checkpoint)]
+    command = shlex.join(["accelerate", "launch", "scripts/prune.py", *argv, *resume])
+    return f"\nStopped after update {step} of {trainer.state.max_steps}. To go on:\n  {command}"
 
 
 def print_on_main(trainer: CyclicalPruningTrainer, text: str) -> None:

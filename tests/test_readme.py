@@ -17,7 +17,10 @@ def blocks(language: str) -> list[str]:
 
 
 SCRIPT_LINES = [
-    line for block in blocks("bash") for line in block.splitlines() if line.startswith("accelerate launch scripts/prune.py")
+    line
+    for block in blocks("bash")
+    for line in block.splitlines()
+    if line.startswith("accelerate launch scripts/prune.py")
 ]
 
 

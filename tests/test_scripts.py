@@ -8,12 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import timm
 import torch
-from transformers import AutoModelForImageClassification
+from PIL import Image
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+)
 
 from hf_cyclical import load_report
-from hf_cyclical.data import load_image_data
+from hf_cyclical.data import DataArguments, load_image_data
+from hf_cyclical.models import load_image_model
 
 ROOT = Path(__file__).parent.parent
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
@@ -64,8 +73,9 @@ class TestMainJob:
     def test_leaves_a_model_that_loads_and_is_as_good_and_as_sparse_as_reported(self, main_job):
         folder, _, _ = main_job
         model = AutoModelForImageClassification.from_pretrained(folder).eval()
-        data = load_image_data("digits").eval.normalized_as(model.config)
-        batch = data.__getitems__(list(range(len(data))))
+        data = load_image_data(DataArguments("digits"))
+        _, evaluation = data.for_model(load_image_model(str(folder), data.labels).settings, seed=0)
+        batch = evaluation.__getitems__(list(range(len(evaluation))))
         with torch.no_grad():
             right = (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"]).float().mean()
         report = load_report(folder)
@@ -73,6 +83,14 @@ class TestMainJob:
         for layer in report.layers:
             assert int((model.get_parameter(layer.name) != 0).sum()) == layer.kept
             assert layer.kept == layer.weights - round(0.95 * layer.weights)
+
+    def test_the_folder_loads_in_timm_too(self, main_job):
+        folder, _, _ = main_job
+        native = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        wrapped = AutoModelForImageClassification.from_pretrained(folder).eval()
+        x = torch.randn(4, 3, 8, 8)
+        with torch.no_grad():
+            assert torch.equal(native(x), wrapped(x).logits)
 
     def test_leaves_figure_and_report(self, main_job):
         folder, _, _ = main_job
@@ -149,6 +167,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
         (["--target_sparcity", "0.9"], "--target_sparcity is unknown: did you mean --target_sparsity?"),
         (["missing.yaml"], "'missing.yaml' cannot be read"),
         (["--resume_from_checkpoint", "nowhere"], "checkpoint 'nowhere' is not a folder"),
+        (["--dataset_name", "x", "--model_name_or_path", "y", "--streaming"], "streaming needs max_steps"),
         (["--lr_scheduler_type", "cosine"], "lr_scheduler_type 'cosine'"),
     ],
 )
@@ -180,6 +199,53 @@ def test_nan_weights_are_named(tmp_path):
     assert code == 2
     assert "error: timm_model.fc.weight has 1 NaN or infinite weights of 640" in err
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """Large images (80x64) of three classes, told apart by their colour."""
+    generator = np.random.default_rng(0)
+    for split, n in (("train", 12), ("validation", 6)):
+        for c, name in enumerate(("red", "green", "blue")):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for i in range(n):
+                pixels = generator.integers(0, 100, (64, 80, 3), dtype=np.uint8)
+                pixels[..., c] += 150
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def resnet_folder(tmp_path):
+    """A tiny ResNet of transformers, for other classes and without a processor."""
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=5)
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_folder, streaming, tmp_path, capsys):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    arguments = [
+        "--model_name_or_path",
+        resnet_folder,
+        "--dataset_name",
+        image_folder,
+        "--output_dir",
+        tmp_path / "out",
+    ]
+    arguments += ["--max_steps", 12, "--cycles", 2, "--target_sparsity", 0.8, "--per_device_train_batch_size", 6]
+    arguments += ["--delta_t", 2, *(["--streaming"] if streaming else [])]
+    assert prune.main([str(a) for a in arguments]) == 0
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
+    assert list(model.config.id2label.values()) == ["blue", "green", "red"]
+    for layer in load_report(tmp_path / "out").layers:
+        assert int((model.get_parameter(layer.name) == 0).sum()) == round(0.8 * layer.weights)
+    assert AutoImageProcessor.from_pretrained(tmp_path / "out").size == {"height": 224, "width": 224}
+    assert "cycle 2" in capsys.readouterr().out
 
 
 def test_help_explains_in_the_papers_words():

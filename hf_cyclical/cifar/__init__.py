@@ -1,3 +1,3 @@
 """Small networks for small images, registered in timm by importing this package."""
 
-from . import resnet  # noqa: F401  registers the models
+from . import mobilenet, resnet, vgg  # noqa: F401  registers the models

@@ -1,0 +1,65 @@
+"""The arguments that choose the data."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hf_cyclical.core import PruningError
+
+
+@dataclass
+class DataArguments:
+    """Which data."""
+
+    _argument_group_name = "data"
+
+    dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "A Hub id (uoft-cs/cifar10, uoft-cs/cifar100, ILSVRC/imagenet-1k, any other of images), a folder "
+            "of parquet files or of images, or digits: scikit-learn's handwritten digits, which need no download."
+        },
+    )
+    dataset_config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of a data set that has several."}
+    )
+    train_split: str = field(default="train", metadata={"help": "Split to train on."})
+    eval_split: str | None = field(
+        default=None,
+        metadata={"help": "Split to evaluate on: validation, else test, else a part of the training split."},
+    )
+    eval_fraction: float = field(
+        default=0.1, metadata={"help": "Part of the training split to evaluate on where there is no other split."}
+    )
+    image_column_name: str | None = field(
+        default=None, metadata={"help": "Column of the images: the only one with images if not given."}
+    )
+    label_column_name: str | None = field(
+        default=None,
+        metadata={"help": "Column of the classes: the only one with classes if not given; CIFAR-100's fine_label."},
+    )
+    augment: Literal["auto", "cifar", "imagenet", "none"] = field(
+        default="auto",
+        metadata={
+            "help": "cifar: pad, random crop, flip. imagenet: random resized crop, flip. auto: cifar for small images "
+            "of one size, imagenet for others, none for digits."
+        },
+    )
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Train on so many images, chosen at random; the first ones of a stream."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on so many images, chosen at random; the first ones of a stream."}
+    )
+    streaming: bool = field(
+        default=False, metadata={"help": "Read the data while training, with no copy on disk; needs max_steps."}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("max_train_samples", "max_eval_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PruningError(f"{name} is {value}, and must be at least 1: leave it out to use all images")
+        if not 0 < self.eval_fraction < 1:
+            raise PruningError(f"eval_fraction is {self.eval_fraction}: give a number between 0 and 1")
+        if self.augment not in ("auto", "cifar", "imagenet", "none"):
+            raise PruningError(f"augment is {self.augment!r}: use auto, cifar, imagenet or none")

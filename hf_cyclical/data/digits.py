@@ -1,0 +1,34 @@
+"""scikit-learn's handwritten digits."""
+
+import numpy as np
+import torch
+
+from hf_cyclical.core import PruningError
+
+from .arguments import DataArguments
+from .image_data import ImageData, Split
+from .optional import optional
+from .sampling import sample
+
+
+def load_digits(args: DataArguments, seed: int) -> ImageData:
+    """1,797 digits of 8x8 pixels, which come with scikit-learn; half are for evaluation."""
+    for name in ("dataset_config_name", "eval_split", "image_column_name", "label_column_name", "streaming"):
+        if getattr(args, name):
+            raise PruningError(f"{name} has no meaning for the digits, which come with scikit-learn: leave it out")
+    digits = optional("sklearn.datasets", "scikit-learn").load_digits()
+    pixels = torch.from_numpy(digits.images / 16 * 255).round().to(torch.uint8)
+    images = pixels.unsqueeze(1).expand(-1, 3, -1, -1).contiguous()
+    labels = torch.from_numpy(digits.target)
+    halve = optional("sklearn.model_selection", "scikit-learn").train_test_split
+    train, test = halve(np.arange(len(labels)), test_size=0.5, stratify=labels, random_state=0)
+    train, test = sample(train, args.max_train_samples, seed), sample(test, args.max_eval_samples, seed)
+    return ImageData(
+        name="digits",
+        labels=[str(digit) for digit in digits.target_names],
+        image_size=8,
+        small=True,
+        augment="none" if args.augment == "auto" else args.augment,
+        train=Split(images[train], labels[train]),
+        eval=Split(images[test], labels[test]),
+    )

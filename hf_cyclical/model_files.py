@@ -1,0 +1,149 @@
+"""The files of a model: where they are for a name, what may be read of them, and how they are left for others."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+from huggingface_hub import errors, snapshot_download
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from transformers import TimmWrapperConfig
+
+from .core import PruningError
+from .image_settings import PROCESSOR_FILES
+
+CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PREFIX = "timm_model."  # what the wrapper of transformers puts before timm's names
+# What a pretrained_cfg says of published weights, and what timm keeps elsewhere in the config.
+NOT_OF_THIS_MODEL = {
+    "custom_load",
+    "file",
+    "hf_hub_filename",
+    "hf_hub_id",
+    "label_offset",
+    "source",
+    "state_dict",
+    "tag",
+}
+NOT_OF_THIS_MODEL |= {"architecture", "label_descriptions", "label_names", "num_classes", "url"}
+
+
+def download_model(name: str, *, weights: bool) -> Path:
+    """The folder in the local cache that holds a model of the Hub, downloaded if need be.
+
+    Args:
+        name: Hub id.
+        weights: Whether the weights are needed, or its configs only.
+    """
+    files = [CONFIG, *PROCESSOR_FILES]
+    if weights:
+        files += [WEIGHTS, WEIGHTS_INDEX, "model-*-of-*.safetensors"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except errors.GatedRepoError as error:
+        todo = f"ask for access at https://huggingface.co/{name} and log in with `hf auth login`"
+        raise PruningError(f"model {name!r} is gated: {todo}") from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        todo = "check the spelling, or log in with `hf auth login` if it is private"
+        raise PruningError(f"model {name!r} is neither a folder here nor on the Hub: {todo}") from error
+    except errors.LocalEntryNotFoundError as error:
+        todo = "go online once to download it, or give a folder"
+        raise PruningError(f"model {name!r} is not in the cache and the Hub cannot be reached: {todo}") from error
+    except Exception as error:  # what the HTTP library below raises has no base class that could be named here
+        raise PruningError(f"model {name!r} could not be downloaded, try again: {first_line(error)}") from error
+
+
+def read_json(name: str, file: Path) -> dict[str, Any]:
+    """The content of a JSON file of the model `name`."""
+    if not file.is_file():
+        raise PruningError(f"model {name!r} has no {file.name}: give a folder or Hub id of transformers or timm")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PruningError(
+            f"{file.name} of {name!r} is no JSON, download or save it again: {first_line(error)}"
+        ) from error
+    if not isinstance(content, dict):
+        raise PruningError(f"{file.name} of {name!r} holds no settings but a {type(content).__name__}: save it again")
+    return content
+
+
+def check_weights(name: str, folder: Path) -> None:
+    """Refuse a folder without safetensors."""
+    if not any((folder / file).is_file() for file in (WEIGHTS, WEIGHTS_INDEX)):
+        others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+        found = f" but {others[0]}, which is not read" if others else ", the only kind of weights that is read"
+        raise PruningError(
+            f"model {name!r} has no {WEIGHTS}{found}: save it with save_pretrained or timm's save_for_hf"
+        )
+
+
+def damaged_weights(name: str, error: SafetensorError) -> PruningError:
+    """The error for weights that cannot be read."""
+    return PruningError(f"the weights of {name!r} are damaged, download or save them again: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its type if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def make_portable(folder: str | os.PathLike[str]) -> None:
+    """Rewrite a saved timm model as timm itself saves it, which transformers reads too.
+
+    A folder of another kind stays as it is. Keys that others put into the config are kept. A crash leaves a folder
+    that transformers reads, and the next call finishes the work.
+
+    Raises:
+        PruningError: If the folder has no config or no weights, or damaged ones, or weights in several files.
+    """
+    folder = Path(folder)
+    config = read_json(str(folder), folder / CONFIG)
+    if config.get("model_type") != TimmWrapperConfig.model_type:
+        return
+    if (folder / WEIGHTS_INDEX).is_file():
+        raise PruningError(
+            f"the weights in {folder} are in several files, timm reads one: raise max_shard_size at saving"
+        )
+    check_weights(str(folder), folder)
+    # The weights first: the wrapper of transformers reads them with and without its prefix.
+    _drop_prefix(folder / WEIGHTS)
+    layout = json.dumps(_timm_layout(config), indent=2) + "\n"
+    _replace(folder / CONFIG, lambda file: file.write_text(layout, encoding="utf-8"))
+
+
+def _drop_prefix(file: Path) -> None:
+    try:
+        tensors = load_file(file)
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata() or {}
+    except SafetensorError as error:
+        raise damaged_weights(str(file.parent), error) from error
+    if any(name.startswith(PREFIX) for name in tensors):
+        plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+        _replace(file, lambda new: save_file(plain, new, {"format": "pt"} | metadata))
+
+
+def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of the wrapper as timm writes it, with the keys that neither knows."""
+    cfg = config.get("pretrained_cfg") or timm.get_pretrained_cfg(config["architecture"]).to_dict()
+    cfg = {key: value for key, value in cfg.items() if key not in NOT_OF_THIS_MODEL}
+    layout = {key: config[key] for key in ("architecture", "num_classes", "num_features") if key in config}
+    layout["label_names"] = config["label_names"]
+    if config.get("model_args"):
+        layout["model_args"] = config["model_args"]
+    layout["pretrained_cfg"] = cfg | {"num_classes": config["num_classes"]}
+    of_wrapper = set(TimmWrapperConfig().to_dict())
+    return layout | {key: value for key, value in config.items() if key not in {*layout, *of_wrapper}}
+
+
+def _replace(file: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file under another name, then give it its own, so that it is never half written."""
+    new = file.with_name(f".{file.name}.new")
+    write(new)
+    shutil.copymode(file, new)
+    new.replace(file)

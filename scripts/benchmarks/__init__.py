@@ -1,0 +1,1 @@
+"""The measurements of scripts/benchmark.py, by subject."""

@@ -1,0 +1,127 @@
+"""The time and memory that masks take, on the weights of a ResNet-50."""
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.profiler import ProfilerActivity, profile
+
+from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, magprune, prunable_parameters
+
+from .common import SPARSITY, Row, row, seconds, take_turns
+
+WEIGHTS = {"Gaussian weights": 0.0, "90 % of them zero": 0.9}
+
+
+def choose_masks(options: argparse.Namespace) -> list[Row]:
+    """Speed of a choice of local masks for a ResNet-50."""
+    rows = []
+    for kind, zeros in WEIGHTS.items():
+        model, weights = resnet50(zeros)
+        count = sum(w.numel() for w in weights.values())
+        layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in weights}
+        ours = {name: torch.empty_like(w, dtype=torch.bool) for name, w in weights.items()}
+        theirs: dict[str, Tensor] = {}
+        choose = partial(magprune, weights, SPARSITY, out=ours)
+        turns = take_turns(partial(seconds, choose), partial(torch_prune, layers, weights, theirs), 7)
+        speeds = [(count / 1e6 / a, count / 1e6 / b) for a, b in turns]
+        rows.append(row(f"magprune / l1_unstructured, {kind}", "M weights/s", speeds, (">=", 3)))
+        if not zeros:  # where many weights are equal, torch drops any of them; even here a tie at the threshold occurs
+            tied = {name: w.abs() == w.abs()[ours[name]].min() for name, w in weights.items()}
+            differ = sum(int(((ours[name] ^ theirs[name]) & ~tied[name]).count_nonzero()) for name in weights)
+            rows.append(Row("masks that differ / all, ties aside", "weights", differ, count, differ / count, ("<=", 0)))
+    return rows
+
+
+def torch_prune(layers: dict[str, nn.Module], weights: dict[str, Tensor], masks: dict[str, Tensor]) -> float:
+    """Seconds that torch takes; afterwards the layers are as before, and `masks` holds what it chose."""
+    taken = seconds(lambda: [prune.l1_unstructured(layer, "weight", SPARSITY) for layer in layers.values()])
+    for name, layer in layers.items():
+        masks[name] = layer.weight_mask.bool()
+        prune.remove(layer, "weight")
+        layer.weight.data = weights[name]
+    return taken
+
+
+def apply(options: argparse.Namespace) -> list[Row]:
+    """Time to apply the masks of a ResNet-50 in place."""
+    _, weights = resnet50()
+    masks = magprune(weights, SPARSITY)
+    factors = {name: mask.float() for name, mask in masks.items()}
+    ours, theirs = partial(apply_masks_, weights, masks), lambda: [w.mul_(factors[name]) for name, w in weights.items()]
+    turns = take_turns(partial(seconds, ours), partial(seconds, theirs), 51)
+    return [row("apply_masks_ / mul_ by masks of floats", "s", turns, ("<=", 1.5))]
+
+
+def resnet50(zeros: float = 0.0) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A ResNet-50 with Gaussian weights, a share of them zero, and the 25.5 million that are pruned."""
+    model = timm.create_model("resnet50")
+    weights = {name: p.detach() for name, p in prunable_parameters(model).items()}
+    for w in weights.values():
+        w.normal_().mul_(torch.rand_like(w) >= zeros)
+    return model, weights
+
+
+def memory(options: argparse.Namespace) -> list[Row]:
+    """Bytes for a ResNet-50: what is kept between updates, and the most that a choice of masks takes on top of that."""
+    _, weights = resnet50()
+    pruner = TVPGD(weights, cyclical(SPARSITY, 4, k=1, delta_t=1))
+    tracker = RecoveryTracker(pruner.masks)
+    for _ in range(4):  # a whole run: what is made on the way counts too
+        pruner.step()
+        tracker.update(pruner.masks)
+    tracker.end_cycle(pruner.masks)
+    not_ours = storages(weights)
+    kept = sum(size for address, size in storages(pruner, tracker).items() if address not in not_ours)
+    count, largest = sum(w.numel() for w in weights.values()), max(w.nbytes for w in weights.values())
+    rows = [Row("kept / prunable weights", "bytes", kept, count, kept / count, ("<=", 2))]
+    for kind, zeros in WEIGHTS.items():
+        fresh = resnet50(zeros)[1]
+        peak = peak_bytes(partial(magprune, fresh, SPARSITY, out=pruner.masks))
+        rows.append(Row(f"peak / largest layer, {kind}", "bytes", peak, largest, peak / largest, ("<=", 3)))
+    return rows
+
+
+def storages(*roots: Any) -> dict[int, int]:
+    """Bytes of every tensor that can be reached from the roots, by address, so that views count once."""
+    sizes, seen, todo = {}, {}, list(roots)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            sizes[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+        # A function also refers to all the globals of its module, which are not its own.
+        todo += [thing.__closure__] if isinstance(thing, FunctionType) else gc.get_referents(thing)
+    return sizes
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """The most bytes that `work` held at any time, beyond those held before.
+
+    From the profiler, which sees every allocation and release of torch's CPU allocator in order. A TorchDispatchMode
+    sees the results of operators but not what they need inside (kthvalue copies its input), and the memory of the
+    process also has what malloc keeps in reserve.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would say that it finds no GPU
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("name") == "[memory]"]
+    events.sort(key=lambda event: event["args"]["Ev Idx"])
+    return max(accumulate((event["args"]["Bytes"] for event in events), initial=0))

@@ -1,0 +1,101 @@
+"""Runs that stop, go on, or must not start."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from tiny import CYCLICAL, TinyNet, same_weights
+from transformers import TrainerCallback
+
+from hf_cyclical import PruningError, prunable_parameters
+from hf_cyclical.callback import StopOnSignalCallback
+
+
+class TestResume:
+    @pytest.mark.parametrize("at", [4, 12, 22], ids=["ramp", "boundary", "tail"])
+    @pytest.mark.parametrize("method", ["cyclical", "gradual_recovery"])
+    def test_goes_on_as_if_nothing_had_happened(self, make_trainer, tmp_path, at, method):
+        pruning = {"method": method, "target_sparsity": 0.9, "delta_t": 3} | (
+            {"cycles": 2} if method == "cyclical" else {}
+        )
+        arguments = {"num_train_epochs": 2, "shuffle": True, "save_strategy": "steps", "save_steps": at}
+        whole = make_trainer(pruning, output_dir=str(tmp_path / "whole"), **arguments)
+        whole.train()
+
+        resumed = make_trainer(pruning, model=TinyNet(seed=7), output_dir=str(tmp_path / "resumed"), **arguments)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{at}"))
+        assert same_weights(whole.model, resumed.model)
+        assert all(torch.equal(whole.pruner.masks[n], resumed.pruner.masks[n]) for n in whole.pruner.masks)
+        assert resumed.report.to_dict() == whole.report.to_dict()
+
+    def test_a_foreign_checkpoint_is_refused(self, make_trainer, tmp_path):
+        make_trainer(max_steps=4, save_strategy="steps", save_steps=4).train()
+        with pytest.raises(PruningError, match="holds no masks"):
+            make_trainer(CYCLICAL, max_steps=12).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+
+    def test_a_signal_saves_and_stops(self, make_trainer, tmp_path):
+        class CtrlC(TrainerCallback):
+            def on_substep_end(self, args, state, control, **kwargs):
+                if state.global_step == 6:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        stop = StopOnSignalCallback()
+        arguments = {"max_steps": 12, "gradient_accumulation_steps": 2}
+        trainer = make_trainer(CYCLICAL, callbacks=[stop, CtrlC()], **arguments)
+        trainer.train()
+        assert stop.stopped
+        assert trainer.state.global_step == 7
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+        whole = make_trainer(CYCLICAL, output_dir=str(tmp_path / "whole"), **arguments)
+        whole.train()
+        trainer.remove_callback(CtrlC)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-7"))
+        assert same_weights(whole.model, trainer.model)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("pruning", "arguments", "words"),
+        [
+            (CYCLICAL, {"lr_scheduler_type": "cosine"}, "lr_scheduler_type .* lr_shape"),
+            (CYCLICAL, {"warmup_steps": 10}, "warmup_steps .* lr_shape"),
+            (CYCLICAL | {"cycles": 9}, {"max_steps": 10}, "cycles 9 takes at least 18 updates .* has 10"),
+            (CYCLICAL | {"dense_epochs": 1}, {"max_steps": 10}, "dense_epochs 1 .* dense_updates"),
+            (CYCLICAL | {"exclude": ["heat"]}, {}, "exclude pattern 'heat' matches no layer: near names are head"),
+            ({"method": "freeze"}, {}, "freeze.* has none"),
+        ],
+    )
+    def test_one_line_before_training(self, make_trainer, pruning, arguments, words):
+        before = TinyNet()
+        model = TinyNet()
+        with pytest.raises(PruningError, match=words) as caught:
+            make_trainer(pruning, model=model, **arguments).train()
+        assert "\n" not in str(caught.value)
+        assert same_weights(before, model)
+
+    def test_nan_weights_name_the_layer(self, make_trainer):
+        model = TinyNet()
+        with torch.no_grad():
+            model.hidden.weight[3, 3] = torch.nan
+        with pytest.raises(PruningError, match=r"hidden\.weight has 1 NaN"):
+            make_trainer(CYCLICAL, model=model, max_steps=12).train()
+
+    def test_a_users_own_scheduler(self, make_trainer):
+        model = TinyNet()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1.0)
+        with pytest.raises(PruningError, match="recipe sets the learning rate"):
+            make_trainer(CYCLICAL, model=model, optimizers=(optimizer, scheduler))
+
+
+def test_a_checkpoint_holds_no_pickle_of_ours(make_trainer, tmp_path):
+    make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=12).train()
+    folder = tmp_path / "run" / "checkpoint-12"
+    state = json.loads((folder / "pruning_state.json").read_text())
+    assert state["t"] == 12
+    packed = (folder / "pruning_state.safetensors").stat().st_size
+    weights = sum(p.numel() for p in prunable_parameters(TinyNet()).values())
+    assert packed < weights  # 5 bits a weight and a header
