@@ -160,32 +160,44 @@ def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
 
 
 def _random_model(name: str, config: PreTrainedConfig, image_size: int | None) -> PreTrainedModel:
-    is_timm = isinstance(config, TimmWrapperConfig)
     if image_size is not None:
-        (_resize_timm if is_timm else _resize)(config, image_size)
+        _resize(config, image_size)
     try:
-        if not is_timm:
-            return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-        model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
+        model = _build(config)
+        if image_size is not None:
+            _check_size(model, image_size)
     except UNBUILDABLE as error:
         size = "" if image_size is None else f" for images of {image_size} pixels"
         raise PruningError(f"model {name!r} cannot be made{size}, use another: {first_line(error)}") from error
+    return model
+
+
+def _resize(config: PreTrainedConfig, image_size: int) -> None:
+    if not isinstance(config, TimmWrapperConfig):
+        if "image_size" in config.to_dict():
+            config.image_size = image_size
+        return
+    cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
+    config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
+    if cfg.get("fixed_input_size"):
+        config.model_args = (config.model_args or {}) | {"img_size": image_size}
+
+
+def _build(config: PreTrainedConfig) -> PreTrainedModel:
+    if not isinstance(config, TimmWrapperConfig):
+        return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+    model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
     # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
     model.timm_model = fresh
     return model
 
 
-def _resize(config: PreTrainedConfig, image_size: int) -> None:
-    if "image_size" in config.to_dict():
-        config.image_size = image_size
-
-
-def _resize_timm(config: TimmWrapperConfig, image_size: int) -> None:
-    cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
-    config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
-    if cfg.get("fixed_input_size"):
-        config.model_args = (config.model_args or {}) | {"img_size": image_size}
+@torch.no_grad()
+def _check_size(model: PreTrainedModel, image_size: int) -> None:
+    """Run the model once: many can be made for images that are too small for them."""
+    model.eval()(torch.zeros(1, 3, image_size, image_size))
+    model.train()
 
 
 def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:

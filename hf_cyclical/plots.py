@@ -57,6 +57,7 @@ def _plot_metric(axis, report: PruningReport, metric: str) -> None:
 
 
 def _title(report: PruningReport) -> str:
-    about = " on ".join(str(report.about[key]) for key in ("model", "dataset") if key in report.about)
+    # Of a folder the last part of its path says enough.
+    about = " on ".join(Path(report.about[key]).name for key in ("model", "dataset") if key in report.about)
     goal = f"{report.config['method']} pruning" + (f", sparsity {report.sparsity:.3f}" if report.layers else "")
     return f"{goal}: {about}" if about else goal

@@ -150,3 +150,12 @@ def test_random_weights_are_those_of_timm(name, said):
     assert all(torch.equal(fresh[key], tensor) for key, tensor in model.timm_model.state_dict().items())
     expected = [] if name.startswith("test") else [f"{name} has no published weights: it starts from random ones"]
     assert said() == expected
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "ViT"])
+def test_images_too_small_for_a_model_are_refused(name, tmp_path):
+    if name in FAMILIES:
+        save_family(name, tmp_path)
+    with pytest.raises(PruningError, match="cannot be made for images of 7 pixels, use another: ") as caught:
+        load_image_model(str(tmp_path) if name in FAMILIES else name, LABELS, image_size=7, from_scratch=True)
+    assert "\n" not in str(caught.value)

@@ -71,9 +71,9 @@ class TestCycleEnds:
 class TestBestModel:
     def test_is_chosen_at_the_target_only(self, make_trainer):
         trainer = make_trainer(
-            {"target_sparsity": 0.95, "cycles": 2, "delta_t": 2, "dense_updates": 48}, max_steps=96, eval_strategy="steps",
-            eval_steps=2,
-            save_strategy="steps", save_steps=2, load_best_model_at_end=True, metric_for_best_model="accuracy",
+            {"target_sparsity": 0.95, "cycles": 2, "delta_t": 2, "dense_updates": 48}, max_steps=96,
+            eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, load_best_model_at_end=True,
+            metric_for_best_model="accuracy",
         )  # fmt: skip
         trainer.train()
         denser = max(e["eval_accuracy"] for e in trainer.state.log_history if e.get("eval_at_target") == 0)
