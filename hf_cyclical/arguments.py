@@ -125,7 +125,8 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
 
 def fail(error: object) -> NoReturn:
     """End the script with one line and exit code 2."""
-    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
+    sys.stderr.write(f"error: {' '.join(text.split())}\n")
     sys.exit(USAGE_ERROR)
 
 

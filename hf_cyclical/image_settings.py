@@ -10,10 +10,10 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, resolve_data_
 from transformers import AutoImageProcessor, BaseImageProcessor, PreTrainedConfig, ViTImageProcessor
 
 from .core import PruningError
+from .model_files import PROCESSORS, first_line
 
 logger = logging.getLogger(__name__)
 
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 INTERPOLATIONS = {
     Image.Resampling.NEAREST: "nearest",
     Image.Resampling.BILINEAR: "bilinear",
@@ -66,12 +66,13 @@ def load_image_processor(
         config: Its config.
         image_size: The side that the processor is to give; its own if None.
     """
-    if any((folder / file).is_file() for file in PROCESSOR_FILES):
+    if any((folder / file).is_file() for file in PROCESSORS):
         try:
             processor = AutoImageProcessor.from_pretrained(str(folder), config=config, trust_remote_code=False)
-        except (OSError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise PruningError(f"the image processor of {name!r} cannot be read, save it again: {reason}") from error
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise PruningError(
+                f"the image processor of {name!r} cannot be read, save it again: {first_line(error)}"
+            ) from error
     else:
         side = _config_side(config)
         logger.info("%s has no image processor: images of %d pixels, ImageNet's mean and deviation", name, side)

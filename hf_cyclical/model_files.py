@@ -14,22 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import TimmWrapperConfig
 
 from .core import PruningError
-from .image_settings import PROCESSOR_FILES
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PREFIX = "timm_model."  # what the wrapper of transformers puts before timm's names
-# What a pretrained_cfg says of published weights, and what timm keeps elsewhere in the config.
-NOT_OF_THIS_MODEL = {
-    "custom_load",
-    "file",
-    "hf_hub_filename",
-    "hf_hub_id",
-    "label_offset",
-    "source",
-    "state_dict",
-    "tag",
-}
-NOT_OF_THIS_MODEL |= {"architecture", "label_descriptions", "label_names", "num_classes", "url"}
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+# What a pretrained_cfg says of published weights, and what timm's config says elsewhere.
+NOT_OF_THESE_WEIGHTS = {"custom_load", "file", "hf_hub_filename", "hf_hub_id", "label_offset", "source", "tag", "url"}
+SAID_ELSEWHERE = {"architecture", "label_descriptions", "label_names", "num_classes"}
 
 
 def download_model(name: str, *, weights: bool) -> Path:
@@ -39,7 +30,7 @@ def download_model(name: str, *, weights: bool) -> Path:
         name: Hub id.
         weights: Whether the weights are needed, or its configs only.
     """
-    files = [CONFIG, *PROCESSOR_FILES]
+    files = [CONFIG, *PROCESSORS]
     if weights:
         files += [WEIGHTS, WEIGHTS_INDEX, "model-*-of-*.safetensors"]
     try:
@@ -131,7 +122,7 @@ def _drop_prefix(file: Path) -> None:
 def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
     """The config of the wrapper as timm writes it, with the keys that neither knows."""
     cfg = config.get("pretrained_cfg") or timm.get_pretrained_cfg(config["architecture"]).to_dict()
-    cfg = {key: value for key, value in cfg.items() if key not in NOT_OF_THIS_MODEL}
+    cfg = {key: value for key, value in cfg.items() if key not in NOT_OF_THESE_WEIGHTS | SAID_ELSEWHERE}
     layout = {key: config[key] for key in ("architecture", "num_classes", "num_features") if key in config}
     layout["label_names"] = config["label_names"]
     if config.get("model_args"):

@@ -5,6 +5,7 @@ from there on all models are treated alike. Only safetensors are read, and no co
 """
 
 import logging
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,7 +47,7 @@ class ImageModel:
 
 
 def load_image_model(
-    name: str, labels: list[str], *, image_size: int | None = None, from_scratch: bool = False
+    name: str | os.PathLike[str], labels: list[str], *, image_size: int | None = None, from_scratch: bool = False
 ) -> ImageModel:
     """An image classifier, in float32, with a class for each of `labels`.
 
@@ -62,7 +63,7 @@ def load_image_model(
     """
     if not labels or len(set(labels)) < len(labels):
         raise PruningError(f"labels must be distinct and at least one, got {labels[:5]}: name every class once")
-    folder = _find_folder(name, from_scratch)
+    name, folder = _find_folder(os.fspath(name), from_scratch)
     config = _timm_config(name) if folder is None else _read_config(name, folder)
     _set_labels(config, labels)
     if folder is None or from_scratch:
@@ -78,28 +79,31 @@ def load_image_model(
     return ImageModel(model, processor, processor_settings(name, processor, config))
 
 
-def _find_folder(name: str, from_scratch: bool) -> Path | None:
-    """The folder of a model, downloaded if need be; None for a timm name that starts from random weights."""
-    path = Path(name).expanduser()
+def _find_folder(name: str, from_scratch: bool) -> tuple[str, Path | None]:
+    """The model's name on the Hub if it has one there, and its folder, downloaded if need be.
+
+    There is no folder for a timm name that starts from random weights.
+    """
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
-        return path
+        return name, path
     if "/" in name:
         if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise PruningError(f"model {name!r} is a path without a folder: check the path")
-        return download_model(name, weights=not from_scratch)
+        return name, download_model(name, weights=not from_scratch)
     if not timm.is_model(name):
         raise PruningError(f"model {name!r} is no folder, Hub id or timm name: timm has {_near_timm_names(name)}")
     published = _published_weights(name)
     if from_scratch:
-        return None
+        return name, None
     if published.hf_hub_id is not None:
-        return download_model(published.hf_hub_id, weights=True)
+        return published.hf_hub_id, download_model(published.hf_hub_id, weights=True)
     if published.url is not None:
         raise PruningError(
-            f"the weights of {name!r} are not on the Hub ({published.url} is not read): use from_scratch"
+            f"the weights of {name!r} are no safetensors on the Hub but {published.url}: use from_scratch"
         )
     logger.info("%s has no published weights: it starts from random ones", name)
-    return None
+    return name, None
 
 
 def _published_weights(name: str) -> Any:
@@ -124,8 +128,7 @@ def _timm_config(name: str) -> TimmWrapperConfig:
 
 def _read_config(name: str, folder: Path) -> PreTrainedConfig:
     raw = read_json(name, folder / CONFIG)
-    is_timm = "pretrained_cfg" in raw
-    if not is_timm and raw.get("model_type") not in transformers.CONFIG_MAPPING:
+    if "pretrained_cfg" not in raw and raw.get("model_type") not in transformers.CONFIG_MAPPING:
         if "auto_map" in raw:
             raise PruningError(
                 f"model {name!r} needs code of its own, which is never run: use one that transformers has"

@@ -1,16 +1,15 @@
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import timm
 import torch
+import transformers
 from safetensors.torch import save_file
 from tiny_models import images, logits, same
 
-from hf_cyclical import PruningError, prunable_parameters
+from hf_cyclical import prunable_parameters
 
 # Parameters for 10 classes, and layers with weights.
 CIFAR = {
@@ -43,7 +42,13 @@ def test_cifar_networks(name):
     assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
 
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_cifar_resnet.py"
+@pytest.fixture
+def script():
+    """The names of the script, which quietens transformers when it runs."""
+    verbosity = transformers.utils.logging.get_verbosity()
+    yield runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "convert_cifar_resnet.py"))
+    transformers.utils.logging.set_verbosity(verbosity)
+    transformers.utils.logging.enable_progress_bar()
 
 
 @pytest.fixture
@@ -60,25 +65,30 @@ def public_weights(tmp_path):
     return model, tmp_path / "public.safetensors"
 
 
-def test_converted_weights_give_the_same_logits(public_weights, tmp_path):
+def test_converted_weights_give_the_same_logits(script, public_weights, tmp_path):
     model, file = public_weights
-    script = runpy.run_path(str(SCRIPT))
-    script["convert"](file, tmp_path / "out", "cifar_resnet20", script["CIFAR10"])
+    assert script["main"]([str(file), str(tmp_path / "out"), "--model", "cifar_resnet20"]) == 0
     again = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
     assert same(logits(again, images(32)), logits(model, images(32)))
     assert json.loads((tmp_path / "out" / "config.json").read_text())["label_names"][3] == "cat"
-    for wrong, message in {
-        (file, tmp_path / "out"): "not an empty folder",
-        (tmp_path / "no", tmp_path / "new"): "no file",
-    }.items():
-        with pytest.raises(PruningError, match=message):
-            script["convert"](*wrong, "cifar_resnet20", script["CIFAR10"])
 
 
-def test_weights_of_another_network_are_refused_in_one_line(public_weights, tmp_path):
-    command = [sys.executable, SCRIPT, public_weights[1], tmp_path / "new", "--model", "cifar_resnet56"]
-    refused = subprocess.run(command, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
-    assert "layer1.3.conv1.weight is missing" in refused.stderr
+@pytest.mark.parametrize(
+    ("file", "folder", "model", "message"),
+    [
+        ("public.safetensors", "new", "cifar_resnet56", "layer1.3.conv1.weight is missing in it"),
+        ("public.safetensors", ".", "cifar_resnet20", "is not an empty folder: choose another"),
+        ("nothing", "new", "cifar_resnet20", "is no file: give the safetensors file"),
+        ("text", "new", "cifar_resnet20", "is no safetensors file or damaged"),
+    ],
+)
+def test_what_cannot_be_converted_is_said_in_one_line(
+    file, folder, model, message, script, public_weights, tmp_path, capsys
+):
+    (tmp_path / "text").write_text("no weights")
+    assert script["main"]([str(tmp_path / file), str(tmp_path / folder), "--model", model]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()

@@ -63,7 +63,7 @@ def test_a_folder_of_the_wrapper_becomes_one_of_timm(with_cfg, tmp_path):
     make_portable(tmp_path)
     native = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert same(logits(native, images(64)), logits(wrapper, images(64)))
-    assert {"hf_hub_id", "tag", "url", "source"}.isdisjoint(native.pretrained_cfg.keys() - {"source"})
+    assert {"hf_hub_id", "tag", "url"}.isdisjoint(native.pretrained_cfg)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
@@ -225,6 +225,7 @@ def test_models_of_the_hub(hub, monkeypatch):
     assert loaded.model.config.name_or_path == "org/vit"
     for name in ("timm/test_resnet.r160_in1k", "test_resnet", "test_resnet.r160_in1k"):
         by_name = load_image_model(name, LABELS).model
+        assert by_name.config.name_or_path == "timm/test_resnet.r160_in1k"
         in_folder = load_image_model(str(folder / "resnet"), LABELS).model
         assert same(logits(by_name, images(64)), logits(in_folder, images(64)))
     asked.clear()

@@ -125,7 +125,7 @@ def test_half_precision_is_loaded_as_float32(tmp_path):
     }
 
 
-@pytest.mark.parametrize("kind", ["ViT", "Swin", "ResNet", "test_vit", "cifar_resnet8"])
+@pytest.mark.parametrize("kind", [*FAMILIES, "test_vit", "cifar_resnet8"])
 def test_from_scratch_reads_no_weights(kind, tmp_path, said):
     saved = save_family(kind, tmp_path) if kind in FAMILIES else save_timm(kind, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
