@@ -49,3 +49,7 @@ def row(what: str, unit: str, turns: Iterable[tuple[float, float]], goal: tuple[
     measured, baseline = zip(*turns, strict=True)
     ratio = median(a / b for a, b in zip(measured, baseline, strict=True))
     return Row(what, unit, median(measured), median(baseline), ratio, goal)
+
+
+def ratio(what: str, unit: str, measured: float, baseline: float, goal: tuple[str, float] | None = None) -> Row:
+    return Row(what, unit, measured, baseline, measured / baseline, goal)

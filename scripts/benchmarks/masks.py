@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, magprune, prunable_parameters
 
-from .common import SPARSITY, Row, row, seconds, take_turns
+from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 
 WEIGHTS = {"Gaussian weights": 0.0, "90 % of them zero": 0.9}
 
@@ -41,7 +41,7 @@ def choose_masks(options: argparse.Namespace) -> list[Row]:
         if not zeros:  # where many weights are equal, torch drops any of them; even here a tie at the threshold occurs
             tied = {name: w.abs() == w.abs()[ours[name]].min() for name, w in weights.items()}
             differ = sum(int(((ours[name] ^ theirs[name]) & ~tied[name]).count_nonzero()) for name in weights)
-            rows.append(Row("masks that differ / all, ties aside", "weights", differ, count, differ / count, ("<=", 0)))
+            rows.append(ratio("masks that differ / all, ties aside", "weights", differ, count, ("<=", 0)))
     return rows
 
 
@@ -86,11 +86,11 @@ def memory(options: argparse.Namespace) -> list[Row]:
     not_ours = storages(weights)
     kept = sum(size for address, size in storages(pruner, tracker).items() if address not in not_ours)
     count, largest = sum(w.numel() for w in weights.values()), max(w.nbytes for w in weights.values())
-    rows = [Row("kept / prunable weights", "bytes", kept, count, kept / count, ("<=", 2))]
+    rows = [ratio("kept / prunable weights", "bytes", kept, count, ("<=", 2))]
     for kind, zeros in WEIGHTS.items():
         fresh = resnet50(zeros)[1]
         peak = peak_bytes(partial(magprune, fresh, SPARSITY, out=pruner.masks))
-        rows.append(Row(f"peak / largest layer, {kind}", "bytes", peak, largest, peak / largest, ("<=", 3)))
+        rows.append(ratio(f"peak / largest layer, {kind}", "bytes", peak, largest, ("<=", 3)))
     return rows
 
 

@@ -13,24 +13,26 @@ import transformers
 from hf_cyclical import CyclicalPruningTrainer, PruningConfig
 from hf_cyclical.data import TensorImages, ready_batch
 
-from .common import SPARSITY, Row, row, seconds
+from .common import SPARSITY, Row, ratio, seconds
 
 DELTA_T = 100  # updates between two choices of masks, as in the paper
 BLOCK = 5  # updates that one trainer makes before it is the other's turn
 
 
 class Stopwatch(transformers.TrainerCallback):
-    """Times the updates of a run from the end of one to the end of the next, so all but the first."""
+    """Times the updates of all runs from the end of one to the end of the next, so all but the first of a run."""
+
+    def __init__(self) -> None:
+        self.updates: list[float] = []
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.ends: list[float] = []
+        self.end: float | None = None
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.ends.append(time.perf_counter())
-
-    @property
-    def update(self) -> float:
-        return median(after - before for before, after in zip(self.ends, self.ends[1:], strict=False))
+        now = time.perf_counter()
+        if self.end is not None:
+            self.updates.append(now - self.end)
+        self.end = now
 
 
 def overhead(options: argparse.Namespace) -> list[Row]:
@@ -38,7 +40,8 @@ def overhead(options: argparse.Namespace) -> list[Row]:
 
     That is too rare to wait for, so it is measured apart: ordinary updates by the clock, and in the first update of
     each block, which chooses masks, by how much `project` takes longer than in the others, as all that a choice of
-    masks adds happens in there. A hundredth of that is added to the time of an ordinary update.
+    masks adds happens in there. A hundredth of that is added to the time of an ordinary update. The ratio is that of
+    the medians over all updates: an update takes a second, and neighbours come and go within one.
     """
     with tempfile.TemporaryDirectory() as folder:
         # A ramp that ends where it starts: masks of the full sparsity at the first update of a block, and no others.
@@ -47,21 +50,19 @@ def overhead(options: argparse.Namespace) -> list[Row]:
         plain, plain_watch = make_trainer(transformers.Trainer, folder)
         projections: list[float] = []
         project, pruned.project = pruned.project, lambda t: projections.append(seconds(lambda: project(t)))
-        updates = []
-        for _ in range(-(-options.steps // BLOCK)):
+        for block in range(-(-options.steps // BLOCK)):
             pruned.train()
             plain.train()
-            updates.append((pruned_watch.update, plain_watch.update))
-            print(f"  {len(updates) * BLOCK} updates of each", file=sys.stderr, flush=True)
-    ordinary = [median(projections[i + 1 : i + BLOCK]) for i in range(0, len(projections), BLOCK)]
-    extra = (median(projections[::BLOCK]) - median(ordinary)) / DELTA_T
-    in_project = [(own + extra, update + extra) for own, (update, _) in zip(ordinary, updates, strict=True)]
-    speeds = [(1 / (ours + extra), 1 / theirs) for ours, theirs in updates]
+            print(f"  {(block + 1) * BLOCK} updates of each", file=sys.stderr, flush=True)
+    with_new_masks = projections[::BLOCK]
+    ordinary = [t for i, t in enumerate(projections) if i % BLOCK]
+    extra = (median(with_new_masks) - median(ordinary)) / DELTA_T
+    ours, theirs = median(pruned_watch.updates), median(plain_watch.updates)
     return [
-        row("pruning / plain, new masks 1 in 100", "updates/s", speeds, (">=", 0.98)),
-        row("pruning / plain, no new masks", "updates/s", [(1 / ours, 1 / theirs) for ours, theirs in updates]),
-        row("project() / pruning, new masks 1 in 100", "s per update", in_project),
-        row("project() with / without new masks", "s", zip(projections[::BLOCK], ordinary, strict=True)),
+        ratio("pruning / plain, new masks 1 in 100", "updates/s", 1 / (ours + extra), 1 / theirs, (">=", 0.98)),
+        ratio("pruning / plain, no new masks", "updates/s", 1 / ours, 1 / theirs),
+        ratio("project() / pruning, new masks 1 in 100", "s per update", median(ordinary) + extra, ours + extra),
+        ratio("project() with / without new masks", "s", median(with_new_masks), median(ordinary)),
     ]
 
 

@@ -12,9 +12,7 @@ from transformers import Trainer, TrainingArguments
 
 from hf_cyclical.callback import SetEpochCallback
 from hf_cyclical.core import PruningError
-from hf_cyclical.data import (
-    StreamedImages,
-)
+from hf_cyclical.data import StreamedImages
 
 
 def shade(i):
