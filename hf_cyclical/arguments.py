@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from .presets import PRESETS
 from .report import align
 
 USAGE_ERROR = 2
+_METRICS = ("loss", "accuracy", "top5_accuracy")
 
 
 def _field(default: Any, text: str) -> Any:
@@ -109,18 +111,34 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
     parser.add_argument("file", nargs="?", help="YAML or JSON file with any of the arguments below")
     try:
         named = _named(parser, argv)
+        if "file" in named:
+            argv = [*_read_file(named["file"]), *argv]  # the command line comes last and so overrides the file
+            named = _named(parser, argv)
         if named.get("preset") == "list":
             _print_presets()
-        in_file = _read_file(named["file"]) if "file" in named else {}
-        parser.set_defaults(**_preset(in_file | named), **in_file)
+        parser.set_defaults(**_preset(named))
         run, model, data, pruning, training, _ = parser.parse_args_into_dataclasses(
             list(argv), look_for_args_file=False
         )
         _require(model, data, training)
-        _set_epochs(run, pruning, training, in_file | named)
-    except ValueError as error:
+        _check_training(training)
+        _set_epochs(run, pruning, training, named)
+    except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
     return Arguments(model, data, run, pruning, training)
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """The command line with tokens hidden, to be printed or stored."""
+    shown: list[str] = []
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if equals and "token" in name:
+            word = f"{name}=..."
+        elif shown and shown[-1].startswith("--") and "token" in shown[-1]:
+            word = "..."
+        shown.append(word)
+    return shown
 
 
 def fail(error: object) -> NoReturn:
@@ -153,7 +171,8 @@ def _named(parser: HfArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in vars(given).items() if value is not _Unset and value is not None}
 
 
-def _read_file(name: str) -> dict[str, Any]:
+def _read_file(name: str) -> list[str]:
+    """The arguments of a file as a command line has them, so that both are checked alike."""
     try:
         text = Path(name).read_text()
         values = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
@@ -164,10 +183,15 @@ def _read_file(name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise PruningError(f"file {name!r} holds no arguments: write one 'name: value' per line")
     known = {f.name for kind in _TYPES for f in fields(kind)}
-    for key in values:
+    words: list[str] = []
+    for key, value in values.items():
         if key not in known:
             raise PruningError(f"argument {key!r} in {name} is unknown: {_near(str(key), known)}")
-    return values
+        if value is None:
+            raise PruningError(f"argument {key!r} in {name} has no value: give one or leave it out")
+        items = value if isinstance(value, list) else [value]
+        words += [f"--{key}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in items)]
+    return words
 
 
 def _preset(named: dict[str, Any]) -> dict[str, Any]:
@@ -184,11 +208,11 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
     if named.get("lr_shape", "drop") != "drop":
         left_out |= {"lr_drop_at", "lr_drop_factor"}
-    if "dense_updates" in named:
+    method = named.get("method", PruningConfig.method)
+    if {"dense_updates", "max_steps"} & set(named) or method == "freeze":
         left_out.add("dense_epochs")
     if {"num_train_epochs", "max_steps"} & set(named):
         left_out.add("pruning_epochs")
-    method = named.get("method", PruningConfig.method)
     return {key: value for key, value in PRESETS[name].settings.items() if key not in left_out and applies(method, key)}
 
 
@@ -198,6 +222,29 @@ def _require(model: ModelArguments, data: DataArguments, training: PruningTraini
             raise PruningError(f"{name} is missing: give both a model and a dataset, or a preset (--preset list)")
     if data.streaming and training.max_steps <= 0:
         raise PruningError("streaming needs max_steps, as a stream has no known length: give the number of updates")
+
+
+def _check_training(training: PruningTrainingArguments) -> None:
+    """What TrainingArguments lets pass and the Trainer stumbles over later."""
+    epochs = "num_train_epochs" if training.max_steps <= 0 else "max_steps"
+    at_least = {
+        "per_device_train_batch_size": 1,
+        "per_device_eval_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        epochs: 1e-9,
+        "learning_rate": 1e-30,
+    }
+    for name, least in at_least.items():
+        value = getattr(training, name)
+        if not least <= value < math.inf:
+            rule = "at least 1" if least == 1 else "above 0"
+            raise PruningError(f"{name} {value!r} must be {rule}: give another value")
+    best = (training.metric_for_best_model or "loss").removeprefix("eval_")
+    if best not in _METRICS:
+        raise PruningError(f"metric_for_best_model {best!r} is not measured: {_near(best, _METRICS)}")
+    folder = Path(training.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise PruningError(f"output_dir {training.output_dir!r} is a file: name a folder")
 
 
 def _set_epochs(

@@ -44,6 +44,10 @@ class CycleCallback(TrainerCallback):
     def __init__(self, trainer: "CyclicalPruningTrainer") -> None:
         self.trainer = trainer
         self._evaluated_at: int | None = None
+        self._saved_at: int | None = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._evaluated_at = self._saved_at = None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         stops = [cycle.stop for cycle in self.trainer.recipe.cycles]
@@ -58,12 +62,19 @@ class CycleCallback(TrainerCallback):
                 control.should_save = True
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._evaluated_at = state.global_step
-        self.trainer.note_evaluation(kwargs["metrics"])
+        if self.trainer.is_in_train:
+            self._evaluated_at = state.global_step
+            self.trainer.note_evaluation(kwargs["metrics"])
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._saved_at = state.global_step
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        """A cycle that ends with an epoch is evaluated and saved once."""
         if self._evaluated_at == state.global_step:
             control.should_evaluate = False
+        if self._saved_at == state.global_step:
+            control.should_save = False
 
 
 class TargetEarlyStoppingCallback(EarlyStoppingCallback):
@@ -107,28 +118,34 @@ class StopOnSignalCallback(TrainerCallback):
     For scripts: it takes over the process's signal handlers while training runs.
 
     Attributes:
-        stopped: Whether a signal ended the training.
+        stopped: Whether a signal ended the training before its last update.
     """
 
     def __init__(self) -> None:
         self.stopped = False
+        self._asked = False
         self._before: dict[int, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self.stopped = False
+        self.stopped = self._asked = False
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self.stopped and state.global_step < state.max_steps:
-            control.should_save = control.should_training_stop = True
+        if self._asked and state.global_step < state.max_steps:
+            self.stopped = control.should_save = control.should_training_stop = True
             control.should_evaluate = False
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self.stopped:
+            # Else the Trainer would end by loading the best model, and may delete the checkpoint just written.
+            state.best_model_checkpoint = None
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._restore()
 
     def _stop(self, number: int, frame: Any) -> None:
-        self.stopped = True
+        self._asked = True
         self._restore()
 
     def _restore(self) -> None:

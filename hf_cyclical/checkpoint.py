@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.trainer import TRAINER_STATE_NAME
 
-from .core import TVPGD, RecoveryTracker
+from .core import TVPGD, PruningError, RecoveryTracker
 from .report import PruningReport
 
 STATE_NAME = "pruning_state.json"
 TENSORS_NAME = "pruning_state.safetensors"
+FORMAT = 1
 _FLAG_BITS = 4
 
 
@@ -26,6 +28,8 @@ def save_state(folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker, repo
         tensors[f"flags.{name}"] = torch.stack(planes)
     tensors |= {f"hidden.{name}": values.cpu().contiguous() for name, values in pruned["hidden"].items()}
     state = {
+        "format": FORMAT,
+        "shapes": {name: list(mask.shape) for name, mask in pruned["masks"].items()},
         "t": pruned["t"],
         "s_now": pruned["s_now"],
         "regrown_by_layer": history["regrown_by_layer"],
@@ -34,6 +38,37 @@ def save_state(folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker, repo
     }
     save_file(tensors, Path(folder) / TENSORS_NAME)
     (Path(folder) / STATE_NAME).write_text(json.dumps(state))
+
+
+def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, list[int]]) -> None:
+    """Refuse a folder that is no checkpoint, or one of another model or with other settings.
+
+    Args:
+        folder: The checkpoint.
+        config: The settings of the run that is to go on, resolved.
+        shapes: The shapes of the weights that it prunes.
+    """
+    folder = Path(folder)
+    if not (folder / TRAINER_STATE_NAME).is_file():
+        raise PruningError(f"{str(folder)!r} is no checkpoint: name a folder checkpoint-N that a run has left")
+    if not (folder / STATE_NAME).is_file():
+        raise PruningError(f"{str(folder)!r} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
+    state = json.loads((folder / STATE_NAME).read_text())
+    if state["format"] != FORMAT:
+        raise PruningError(f"{str(folder)!r} is of format {state['format']}, this version reads {FORMAT}: upgrade it")
+    there = state["report"]["config"]
+    for name in config:
+        if there.get(name) != config[name]:
+            raise PruningError(
+                f"the checkpoint is of another run: {name} is {there.get(name)!r} there, {config[name]!r} here: "
+                "resume with the settings it was made with"
+            )
+    if state["shapes"] != shapes:
+        name = next(n for n in {**state["shapes"], **shapes} if state["shapes"].get(n) != shapes.get(n))
+        raise PruningError(
+            f"the checkpoint is of another model: {name} has shape {state['shapes'].get(name)} there, "
+            f"{shapes.get(name)} here: resume with the model it is of"
+        )
 
 
 def load_state(folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker) -> PruningReport:

@@ -33,6 +33,7 @@ _DEFAULTS: dict[str, Any] = {
     "schedule": "cubic",
     "delta_t": 100,
     "ramp_fraction": 0.8,
+    "lr_shape": "drop",
     "lr_drop_at": 0.75,
     "lr_drop_factor": 0.1,
 }
@@ -140,7 +141,15 @@ class PruningConfig:
     def resolved(self, name: str) -> Any:
         """A setting with the default in place of `None`."""
         value = getattr(self, name)
-        return _DEFAULTS.get(name) if value is None else value
+        if value is not None:
+            return value
+        if name == "cycles" and self.method == "freeze":
+            return 1
+        if name == "init_sparsity" and self.resolved("cycles") > 1:
+            return 0.5 * self.resolved("target_sparsity") or None
+        if name in ("lr_drop_at", "lr_drop_factor") and self.resolved("lr_shape") != "drop":
+            return None
+        return _DEFAULTS.get(name)
 
     def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
         """The recipe for a run of so many optimizer updates, the dense start included.
@@ -160,26 +169,21 @@ class PruningConfig:
         return recipes.with_dense_start(self._recipe(T, k), dense, lr=self._lr)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return dataclasses.asdict(self)
+        """As JSON holds it, with the defaults in place of `None`: `PruningConfig(**config.to_dict())` is the same."""
+        values = dataclasses.asdict(self)
+        values |= {name: self.resolved(name) for name in values if applies(self.method, name)}
+        return values
 
     @property
     def _cycles(self) -> int:
-        if "cycles" not in _SETTINGS[self.method]:
-            return 1
-        if self.method == "freeze":
-            return self.cycles or 1
-        return int(self.resolved("cycles"))
+        return self.resolved("cycles") if applies(self.method, "cycles") else 1
 
     @property
     def _lr(self) -> LrFactor:
-        shapes: dict[LrShape, LrFactor] = {
-            "drop": recipes.lr_drop(self.resolved("lr_drop_at"), self.resolved("lr_drop_factor")),
-            "cosine": recipes.lr_cosine,
-            "linear": recipes.lr_linear,
-            "constant": recipes.lr_constant,
-        }
-        return shapes[self.lr_shape or "drop"]
+        if self.resolved("lr_shape") == "drop":
+            return recipes.lr_drop(self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
+        shapes = {"cosine": recipes.lr_cosine, "linear": recipes.lr_linear, "constant": recipes.lr_constant}
+        return shapes[self.resolved("lr_shape")]
 
     def _recipe(self, T: int, k: int) -> Recipe:
         s_t = self.resolved("target_sparsity")
@@ -209,7 +213,7 @@ class PruningConfig:
                 "dense_epochs", self.dense_epochs, "needs a run counted in epochs", "use dense_updates with max_steps"
             )
         else:
-            dense = round(updates * self.dense_epochs / epochs)
+            dense = round(updates * self.dense_epochs / epochs) if epochs > 0 else updates
         if dense and dense >= updates:
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             of = f"{epochs:g} epochs" if self.dense_epochs else f"{updates} updates"

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from .core import Recipe
+from .core.masks import Scope
 from .report import align
 from .trainer import CyclicalPruningTrainer
+
+_FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
 
 
 def describe_plan(trainer: CyclicalPruningTrainer) -> str:
@@ -18,30 +21,30 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     dense, k = recipe.cycles[0].start, len(recipe.cycles)
     prunable = sum(p.numel() for p in params.values())
     parameters = sum(p.numel() for p in trainer.model.parameters())
-    by_rank = config.method == "freeze" or config.scope == "global"
+    optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
+    learning_rate = optimizer.get("initial_lr", optimizer["lr"])
     goal = "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, {config.scope} scope"
     lines = [
         f"Plan: {config.method}, {goal}",
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
-        _indent(align(_layer_rows(recipe, params, by_rank))),
+        _indent(align(_layer_rows(recipe, params, config.scope))),
         "",
-        _indent(
-            align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, trainer.args.learning_rate)])
-        ),
+        _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
         "",
         *_mask_lines(recipe),
     ]
     return "\n".join(lines)
 
 
-def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], by_rank: bool) -> list[list[str]]:
+def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], scope: Scope) -> list[list[str]]:
     rows = [["layer", "shape", "weights", "kept at the end"]]
     for name, p in params.items():
         n = p.numel()
-        kept = "by rank" if by_rank else f"{n - min(round(recipe.s_t * n), n - 1):,}"
-        rows.append([name, "x".join(map(str, p.shape)), f"{n:,}", kept])
+        kept = int(p.count_nonzero()) if recipe.keep_zeros else n - min(round(recipe.s_t * n), n - 1)
+        by_rank = scope == "global" and not recipe.keep_zeros
+        rows.append([name, "x".join(map(str, p.shape)), f"{n:,}", "by rank" if by_rank else f"{kept:,}"])
     return rows
 
 
@@ -75,6 +78,11 @@ def _mask_lines(recipe: Recipe) -> list[str]:
         inside = [t for t in updates if t in cycle]
         if inside:
             lines.append(f"    cycle {i}: {_progression(inside)}")
+    ramps = [sum(t in cycle for t in updates) for cycle in recipe.cycles]
+    if 1 < ramps[0] < _FEW:
+        lines.append(
+            f"  That is {ramps[0]} times a cycle: a smaller delta_t would let the sparsity rise more gradually."
+        )
     return lines
 
 

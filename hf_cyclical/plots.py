@@ -23,7 +23,7 @@ def plot_run(report: PruningReport, path: str | Path) -> Path:
         axis.grid(alpha=0.3)
         for cycle in report.cycles:
             axis.axvline(cycle.update, color="0.6", linewidth=0.8, linestyle=":")
-    masks = [[0, 0.0, 0.0], *report.masks]
+    masks = [[0, report.start_sparsity, 0.0], *report.masks]
     masks.append([report.updates, *masks[-1][1:]])
     updates = [point[0] for point in masks]
     axes[0].step(updates, [point[1] for point in masks], where="post", color="tab:red")
@@ -42,7 +42,7 @@ def plot_run(report: PruningReport, path: str | Path) -> Path:
 
 
 def _plot_metric(axis, report: PruningReport, metric: str) -> None:
-    scale = 1 if metric == "loss" else 100
+    scale = 100 if metric.endswith("accuracy") else 1
     points = [(e["update"], scale * e[metric]) for e in report.evaluations if metric in e]
     ends = [(c.update, scale * c.metrics[metric]) for c in report.cycles if metric in c.metrics]
     if len(points) > len(ends) + 1:
@@ -50,8 +50,8 @@ def _plot_metric(axis, report: PruningReport, metric: str) -> None:
     if ends:
         axis.plot(*zip(*ends, strict=True), color="tab:orange", marker="o", label="end of each cycle")
     if metric in report.dense:
-        axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label="dense")
-    axis.set_ylabel(metric if metric == "loss" else f"{metric} (%)")
+        axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label="before")
+    axis.set_ylabel(f"{metric} (%)" if metric.endswith("accuracy") else metric)
     if ends or metric in report.dense:
         axis.legend(loc="lower right", fontsize=8)
 

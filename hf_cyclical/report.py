@@ -62,11 +62,12 @@ class PruningReport:
         config: The PruningConfig.
         updates: Optimizer updates of the whole run, and `dense_updates` of them before the first cycle.
         parameters: Weights of the model in all, prunable or not.
+        start_sparsity: Fraction of the prunable weights that were zero before the run.
         about: What the caller adds: model, dataset, arguments, versions.
         schedule: The learning rate, as [update, value] wherever it matters for a curve.
         masks: Every choice of masks (thinned in very long runs) as [update, sparsity, regrown].
         evaluations: Every evaluation as {"update": ..., metric: value}.
-        dense: Metrics of the model before any pruning.
+        dense: Metrics of the model before the first cycle.
         cycles: One CycleReport for each cycle.
         layers: One LayerReport for each pruned layer.
         chosen_update: The update whose weights the model has at the end, if not the last (load_best_model_at_end).
@@ -76,6 +77,7 @@ class PruningReport:
     updates: int
     dense_updates: int
     parameters: int
+    start_sparsity: float = 0.0
     schedule: list[list[float]] = field(default_factory=list)
     masks: list[list[float]] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
@@ -103,10 +105,10 @@ class PruningReport:
 
     @property
     def metric(self) -> str | None:
-        """The metric that tables and plots show: accuracy where there is one, else the first there is."""
+        """The metric that tables and plots show: an accuracy where there is one, else the first that is no loss."""
         names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
-        names = [name for name in names if name not in ("update", "loss")] or [n for n in names if n == "loss"]
-        return "accuracy" if "accuracy" in names else names[0] if names else None
+        order = {name: (not name.endswith("accuracy"), name.endswith("loss")) for name in names if name != "update"}
+        return min(order, key=lambda name: order[name], default=None)
 
     def add_masks(self, update: int, sparsity: float, regrown: float) -> None:
         """Note a choice of masks."""
@@ -139,13 +141,14 @@ class PruningReport:
         """The cycles as text, one row each, the dense model first."""
         metric = self.metric
         head = ["", *([metric] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
-        rows = (
-            [["dense", _percent(self.dense.get(metric), metric), "0.00 %", "", "", ""]] if metric and self.dense else []
-        )
+        rows = []
+        if metric and self.dense:
+            name, sparsity = ("start", self.start_sparsity) if self.start_sparsity else ("dense", 0.0)
+            rows.append([name, show(self.dense.get(metric), metric), show(sparsity), "", "", ""])
         for c in self.cycles:
-            shown = [_percent(c.metrics.get(metric), metric)] if metric else []
-            measures = [f"{c.regrown:.2%}".replace("%", " %"), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
-            rows.append([f"cycle {c.cycle}", *shown, f"{c.sparsity:.2%}".replace("%", " %"), *measures])
+            shown = [show(c.metrics.get(metric), metric)] if metric else []
+            measures = [show(c.sparsity), show(c.regrown), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
+            rows.append([f"cycle {c.cycle}", *shown, *measures])
         return align([head, *rows])
 
     def summary(self) -> str:
@@ -187,7 +190,8 @@ def align(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def _percent(value: float | None, metric: str | None) -> str:
+def show(value: float | None, metric: str = "accuracy") -> str:
+    """A number as a table shows it: fractions in percent, other metrics as they are."""
     if value is None:
         return "-"
-    return f"{value:.4f}" if metric == "loss" else f"{100 * value:.2f} %"
+    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4g}"

@@ -1,6 +1,6 @@
 """CyclicalPruningTrainer: transformers' Trainer, whose optimizer step is one update of TV-PGD."""
 
-from pathlib import Path
+import logging
 from typing import Any
 
 import torch
@@ -8,10 +8,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, ProgressCallback, Trainer, TrainerCallback
 
 from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
-from .checkpoint import has_state, load_state, save_state
+from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
 from .report import CycleReport, LayerReport, PruningReport
+
+logger = logging.getLogger(__name__)
 
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
@@ -63,6 +65,7 @@ class CyclicalPruningTrainer(Trainer):
 
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
+        self._checked_parameters()
         return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
 
     @property
@@ -82,16 +85,13 @@ class CyclicalPruningTrainer(Trainer):
         if not self.pruning.prunes:
             return super().create_scheduler(num_training_steps, optimizer)
         recipe = self._recipe(num_training_steps)
-        params = self.prunable_parameters()
-        refuse_non_finite(params)
+        params = self._checked_parameters()
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
         self._created_lr_scheduler = True
         self.pruner = TVPGD(params, recipe, scope=self.pruning.scope)
         self.tracker = RecoveryTracker(self.pruner.masks)
         self.report = self._new_report(recipe)
         self.sparsity = self.pruner.sparsity
-        if recipe.keep_zeros and not self.sparsity:
-            raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
         return self.lr_scheduler
 
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -125,9 +125,13 @@ class CyclicalPruningTrainer(Trainer):
         )
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:
-        """Add an evaluation to the report, and to the row of the cycle that it closes."""
+        """Add an evaluation of the run to the report, and to the row of the cycle that it closes."""
         values = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-        values = {name: value for name, value in values.items() if not name.endswith(_NOT_METRICS)}
+        values = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, (int, float)) and not name.endswith(_NOT_METRICS)
+        }
         update, report = self.state.global_step, self.report
         report.evaluations.append({"update": update, **values})
         if update <= report.dense_updates:
@@ -139,13 +143,17 @@ class CyclicalPruningTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in Trainer. At the end the model is masked, and the report has its layers."""
-        checkpoint = resume_from_checkpoint
-        if self.pruning.prunes and isinstance(checkpoint, str) and not Path(checkpoint).is_dir():
-            raise PruningError(f"checkpoint {checkpoint!r} is not a folder: name one that a run has left")
-        output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
+        if self.pruning.prunes and isinstance(resume_from_checkpoint, str):
+            shapes = {name: list(p.shape) for name, p in self.prunable_parameters().items()}
+            check_state(resume_from_checkpoint, self.pruning.to_dict(), shapes)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if self.pruning.prunes:
-            self.pruner.project_()
+            self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
             self.report.layers = self._layers()
+            if not self.pruner.at_target:
+                logger.warning(
+                    "training ended at sparsity %.4f, short of the target %g", self.sparsity, self.recipe.s_t
+                )
         return output
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -182,9 +190,12 @@ class CyclicalPruningTrainer(Trainer):
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.pruner is not None:
-            # The masks of those weights: zeros that the masks did not make stay zero under them all the same.
-            for name, p in self.pruner.params.items():
-                self.pruner.masks[name].copy_(p.detach() != 0)
+            if has_state(self.state.best_model_checkpoint):
+                load_state(self.state.best_model_checkpoint, self.pruner, self.tracker)
+            else:  # save_only_model: the zeros are the masks
+                for name, p in self.pruner.params.items():
+                    self.pruner.masks[name].copy_(p.detach() != 0)
+            self.sparsity = self.pruner.sparsity
             self.report.chosen_update = self.state.best_global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -196,9 +207,13 @@ class CyclicalPruningTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if self.pruner is None or checkpoint is None:
             return
-        if not has_state(checkpoint):
-            raise PruningError(f"{checkpoint} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
+        updates = self.report.updates
         self.report = load_state(checkpoint, self.pruner, self.tracker)
+        if self.report.updates != updates:
+            raise PruningError(
+                f"the checkpoint is of another run: it has {self.report.updates} updates there, {updates} here: resume "
+                "with the data, batch size and epochs it was made with"
+            )
         self.sparsity = self.pruner.sparsity
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -206,6 +221,13 @@ class CyclicalPruningTrainer(Trainer):
     def _recipe(self, updates: int) -> Recipe:
         epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
         return self.pruning.recipe(updates, epochs)
+
+    def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
+        params = self.prunable_parameters()
+        refuse_non_finite(params)
+        if self.pruning.method == "freeze" and not _zeros(params):
+            raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
+        return params
 
     def _refuse_other_schedules(self) -> None:
         if self.lr_scheduler is not None:
@@ -230,6 +252,7 @@ class CyclicalPruningTrainer(Trainer):
             updates=recipe.T,
             dense_updates=recipe.cycles[0].start,
             parameters=sum(p.numel() for p in self.model.parameters()),
+            start_sparsity=_zeros(self.pruner.params) / sum(p.numel() for p in self.pruner.params.values()),
             schedule=[[t, self._learning_rate(recipe, t)] for t in _points(recipe)],
         )
 
@@ -247,6 +270,10 @@ class CyclicalPruningTrainer(Trainer):
             )
             for name, mask in self.pruner.masks.items()
         ]
+
+
+def _zeros(params: dict[str, torch.nn.Parameter]) -> int:
+    return sum(p.numel() - int(p.count_nonzero()) for p in params.values())
 
 
 def _points(recipe: Recipe, most: int = 1000) -> list[int]:

@@ -17,14 +17,14 @@ import transformers
 from transformers import set_seed
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
-from hf_cyclical.arguments import Arguments, fail, parse_arguments
+from hf_cyclical.arguments import Arguments, fail, parse_arguments, without_secrets
 from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
 from hf_cyclical.data import load_image_data
 from hf_cyclical.metrics import accuracy, rank_classes
 from hf_cyclical.models import load_image_model, make_portable
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.plots import FIGURE_NAME, plot_run
-from hf_cyclical.report import REPORT_NAME, versions
+from hf_cyclical.report import REPORT_NAME, show, versions
 
 INTERRUPTED = 130
 
@@ -38,11 +38,14 @@ def main(argv: list[str]) -> int:
     try:
         trainer, stop = build(args)
         print_on_main(trainer, describe_plan(trainer))
-        if args.run.plan:
-            return 0
-        resume = args.training.resume_from_checkpoint
-        args.training.eval_on_start = resume is None and trainer.plan().cycles[0].start == 0
-        trainer.train(resume_from_checkpoint=resume)
+    except Exception as error:
+        if args.training.log_level == "debug" and not isinstance(error, PruningError):
+            raise
+        fail(error)
+    if args.run.plan:
+        return 0
+    try:
+        trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
         if stop.stopped:
             print_on_main(trainer, how_to_go_on(trainer, argv))
             return INTERRUPTED
@@ -72,23 +75,27 @@ def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback
         preprocess_logits_for_metrics=rank_classes,
         callbacks=[stop, SetEpochCallback(train)],
     )
+    if args.pruning.prunes and not args.training.resume_from_checkpoint:
+        # The dense model is the first row of the table: evaluated after a dense start, or else right away.
+        args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
     return trainer, stop
 
 
 def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) -> None:
     trainer.save_model()
+    dense = trainer.evaluate()["eval_accuracy"] if trainer.report is None else None
     if not trainer.is_world_process_zero():
         return
     folder, report = Path(args.training.output_dir), trainer.report
     make_portable(folder)
     if report is None:
-        print(f"\nThe dense model is in {folder}")
+        print(f"\nThe dense model, with an accuracy of {show(dense)}, is in {folder}")
         return
     report.about = {
         "model": args.model.model_name_or_path,
         "dataset": args.data.dataset_name,
         "seed": args.training.seed,
-        "command": shlex.join(["accelerate", "launch", "scripts/prune.py", *argv]),
+        "command": shlex.join(["accelerate", "launch", "scripts/prune.py", *without_secrets(argv)]),
         "versions": versions(),
     }
     report.save(folder)
@@ -102,7 +109,7 @@ def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
         Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}",
     )
     resume = ["--resume_from_checkpoint", str(checkpoint)]
-    command = shlex.join(["accelerate", "launch", "scripts/prune.py", *argv, *resume])
+    command = shlex.join(["accelerate", "launch", "scripts/prune.py", *without_secrets(argv), *resume])
     return f"\nStopped after update {step} of {trainer.state.max_steps}. To go on:\n  {command}"
 
 

@@ -5,6 +5,7 @@ import pytest
 import reference
 
 from hf_cyclical import PruningConfig, PruningError
+from hf_cyclical.core import recipes
 
 METHODS = ["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
 PRUNING_METHODS = [method for method in METHODS if method != "freeze"]
@@ -274,7 +275,8 @@ def test_only_a_target_of_0_is_nothing_to_do(settings, prunes):
 )
 def test_a_config_survives_a_round_trip_through_json(settings):
     config = PruningConfig(**settings)
-    assert PruningConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    again = PruningConfig(**json.loads(json.dumps(config.to_dict())))
+    assert again.to_dict() == config.to_dict()
 
 
 def test_a_config_cannot_be_changed():
@@ -288,3 +290,45 @@ def test_unset_settings_resolve_to_the_papers_defaults():
     assert resolved == {"target_sparsity": 0.9, "cycles": 5, "delta_t": 100, "ramp_fraction": 0.8}
     assert config.resolved("schedule") == "cubic"
     assert PruningConfig(cycles=3).resolved("cycles") == 3
+
+
+RISE = {"delta_t": 7, "ramp": 0.6, "shape": "linear", "lr": recipes.lr_drop(0.5, 0.2)}
+SETTINGS = {"delta_t": 7, "ramp_fraction": 0.6, "schedule": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "recipe"),
+    [
+        (
+            "cyclical",
+            SETTINGS | {"cycles": 3, "init_sparsity": 0.2},
+            recipes.cyclical(0.8, 90, k=3, s_init=0.2, **RISE),
+        ),
+        ("gradual", SETTINGS, recipes.gradual(0.8, 90, **RISE)),
+        ("gradual_recovery", SETTINGS, recipes.gradual_recovery(0.8, 90, **RISE)),
+        ("cyclical_lr", SETTINGS | {"cycles": 3}, recipes.cyclical_lr(0.8, 90, k=3, **RISE)),
+        ("iterative", {"cycles": 3}, recipes.iterative(0.8, 90, k=3, lr=RISE["lr"])),
+        ("one_shot", {}, recipes.one_shot(0.8, 90, lr=RISE["lr"])),
+        ("pgd", {}, recipes.pgd(0.8, 90)),
+    ],
+)
+def test_every_method_is_built_from_its_settings(method, settings, recipe):
+    rates = {} if method == "pgd" else {"lr_drop_at": 0.5, "lr_drop_factor": 0.2}
+    built = PruningConfig(method=method, target_sparsity=0.8, **settings, **rates).recipe(90)
+    assert built.cycles == recipe.cycles
+    for t in range(90):
+        assert built.s(t) == recipe.s(t)
+        assert built.eta(t) == recipe.eta(t)
+        assert built.update_at(t) == recipe.update_at(t)
+        assert built.project_at(t) == recipe.project_at(t)
+
+
+def test_what_is_stored_says_what_ran():
+    stored = PruningConfig().to_dict()
+    assert (stored["target_sparsity"], stored["cycles"], stored["init_sparsity"]) == (0.9, 5, 0.45)
+    assert (stored["schedule"], stored["delta_t"], stored["lr_shape"], stored["lr_drop_at"]) == (
+        "cubic",
+        100,
+        "drop",
+        0.75,
+    )

@@ -166,7 +166,15 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
         (["--exclude", "*"], "nothing to prune"),
         (["--target_sparcity", "0.9"], "--target_sparcity is unknown: did you mean --target_sparsity?"),
         (["missing.yaml"], "'missing.yaml' cannot be read"),
-        (["--resume_from_checkpoint", "nowhere"], "checkpoint 'nowhere' is not a folder"),
+        (["--resume_from_checkpoint", "nowhere"], "'nowhere' is no checkpoint"),
+        (["--num_train_epochs", "0"], "num_train_epochs 0.0 must be above 0"),
+        (["--per_device_train_batch_size", "0"], "per_device_train_batch_size 0 must be at least 1"),
+        (["--learning_rate", "nan"], "learning_rate nan must be above 0"),
+        (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps 0"),
+        (["--metric_for_best_model", "acuracy"], "'acuracy' is not measured: did you mean accuracy?"),
+        (["--method", "freeze"], "freeze' keeps the zeros of a model, and this one has none"),
+        (["--optim_args", "momentum"], "momentum"),
+        (["--report_to", "nobody"], "nobody"),
         (["--dataset_name", "x", "--model_name_or_path", "y", "--streaming"], "streaming needs max_steps"),
         (["--lr_scheduler_type", "cosine"], "lr_scheduler_type 'cosine'"),
     ],
@@ -246,6 +254,53 @@ def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_fo
         assert int((model.get_parameter(layer.name) == 0).sum()) == round(0.8 * layer.weights)
     assert AutoImageProcessor.from_pretrained(tmp_path / "out").size == {"height": 224, "width": 224}
     assert "cycle 2" in capsys.readouterr().out
+
+
+def test_a_token_is_not_written_down(tmp_path, capsys, monkeypatch):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    arguments = [*SHORT, "--hub_token", "hf_SECRET", "--output_dir", str(tmp_path / "out")]
+    assert prune.main(arguments) == 0
+    assert "hf_SECRET" not in (tmp_path / "out" / "pruning_report.json").read_text() + capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line", ["include: 3", "learning_rate: null", "max_steps: 10.5", "method: [a]", "output_dir: {a: 1}"]
+)
+def test_wrong_types_in_a_file_are_one_line(line, tmp_path, capsys):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    file = tmp_path / "settings.yaml"
+    file.write_text(line)
+    with pytest.raises(SystemExit) as exit_:
+        prune.main([str(file), "--plan"])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_no_target_trains_densely(tmp_path, capsys):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    assert prune.main(["--target_sparsity", "0", "--max_steps", "5", "--output_dir", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "nothing is pruned" in out
+    assert "The dense model, with an accuracy of" in out
+
+
+def test_a_sparse_model_can_be_fine_tuned_with_its_zeros(tmp_path, capsys):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    assert prune.main([*SHORT, "--output_dir", str(tmp_path / "sparse")]) == 0
+    arguments = ["--model_name_or_path", str(tmp_path / "sparse"), "--dataset_name", "digits", "--max_steps", "8"]
+    assert prune.main([*arguments, "--method", "freeze", "--output_dir", str(tmp_path / "tuned")]) == 0
+    report = load_report(tmp_path / "tuned")
+    assert report.start_sparsity == pytest.approx(0.95, abs=1e-3)
+    assert [layer.kept for layer in report.layers] == [layer.kept for layer in load_report(tmp_path / "sparse").layers]
+    assert "start" in capsys.readouterr().out.rsplit("-------", 1)[-1]
 
 
 def test_help_explains_in_the_papers_words():

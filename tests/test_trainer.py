@@ -193,3 +193,23 @@ def test_the_private_hooks_of_trainer_are_still_there():
     }
     for name, parameters in signatures.items():
         assert list(inspect.signature(getattr(Trainer, name)).parameters) == parameters
+
+
+def test_scope_and_patterns_reach_the_pruner(make_trainer):
+    trainer = make_trainer(
+        {
+            "target_sparsity": 0.8,
+            "method": "one_shot",
+            "scope": "global",
+            "include": ["conv", "hidden"],
+            "exclude": ["conv"],
+        },
+        max_steps=4,
+    )
+    trainer.train()
+    assert list(trainer.pruner.masks) == ["hidden.weight"]
+    both = make_trainer({"target_sparsity": 0.8, "method": "one_shot", "scope": "global"}, max_steps=4)
+    both.train()
+    kept = {name: mask.float().mean() for name, mask in both.pruner.masks.items()}
+    assert max(kept.values()) - min(kept.values()) > 0.1  # a rank over all layers keeps more of some
+    assert both.sparsity == pytest.approx(0.8, abs=1e-3)

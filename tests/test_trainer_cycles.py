@@ -1,10 +1,12 @@
 """What CyclicalPruningTrainer does at the end of cycles, and which model it calls the best."""
 
+import json
+
 import pytest
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny import CYCLICAL, Watcher, expected_zeros, same_weights, zeros
-from transformers import EarlyStoppingCallback
+from tiny import CYCLICAL, TinyImages, Watcher, expected_zeros, same_weights, zeros
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hf_cyclical.callback import PruningProgressCallback
 
@@ -68,6 +70,44 @@ class TestCycleEnds:
         assert [c.metrics for c in trainer.report.cycles] == [{}, {}]
 
 
+class TestEvaluationsOutsideTheRun:
+    def test_before_training_it_works_as_in_trainer(self, make_trainer):
+        assert "eval_accuracy" in make_trainer(CYCLICAL, max_steps=12).evaluate()
+
+    def test_after_training_the_report_stays_as_it_is(self, make_trainer):
+        trainer = make_trainer(CYCLICAL, max_steps=12)
+        trainer.train()
+        before = json.dumps(trainer.report.to_dict())
+        trainer.evaluate(TinyImages(n=20, seed=5))
+        trainer.evaluate(metric_key_prefix="test")
+        assert json.dumps(trainer.report.to_dict()) == before
+
+
+def test_where_the_run_saves_it_saves_at_every_cycles_end_and_once(make_trainer, tmp_path):
+    saves = []
+
+    class Saves(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            saves.append(state.global_step)
+
+    make_trainer(
+        CYCLICAL, num_train_epochs=2, save_strategy="epoch", eval_strategy="epoch", callbacks=[Saves()]
+    ).train()
+    assert saves == [12, 24]
+    saves.clear()
+    make_trainer(CYCLICAL, max_steps=20, save_strategy="steps", save_steps=1000, callbacks=[Saves()]).train()
+    assert saves == [10, 20]
+
+
+def test_ending_short_of_the_target_is_said(make_trainer, caplog):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 14
+
+    make_trainer(CYCLICAL, max_steps=24, callbacks=[Stop()]).train()
+    assert "short of the target 0.9" in caplog.text
+
+
 class TestBestModel:
     def test_is_chosen_at_the_target_only(self, make_trainer):
         trainer = make_trainer(
@@ -81,6 +121,8 @@ class TestBestModel:
         assert zeros(trainer.model) == expected_zeros(trainer.model, 0.95)
         assert trainer.report.chosen_update == trainer.state.best_global_step
         assert trainer.report.sparsity == pytest.approx(0.95, abs=2e-3)
+        for name, p in trainer.pruner.params.items():
+            assert int((p[~trainer.pruner.masks[name]] != 0).sum()) == 0
 
     def test_early_stopping_counts_only_evaluations_at_the_target(self, make_trainer):
         # Patience 2 would end the run inside the first ramp, where every evaluation is worse than the first.
@@ -108,12 +150,15 @@ class TestGradualRecovery:
             GRADUAL_RECOVERY, max_steps=20, eval_strategy="steps", eval_steps=7, save_strategy="steps", save_steps=7,
             callbacks=[watcher],
         )  # fmt: skip
+        seen = []  # the fraction of zeros in the weights whenever the model is asked for an evaluation
+        trainer.model.register_forward_pre_hook(lambda m, _: None if m.training else seen.append(zeros(m)))
         trainer.train()
         saved = load_file(tmp_path / "run" / "checkpoint-7" / "model.safetensors")
         evaluated = next(e for e in trainer.state.log_history if e.get("step") == 7 and "eval_sparsity" in e)
         zero = sum(int((saved[f"{n}.weight"] == 0).sum()) for n in ("conv", "hidden", "head"))
         weights = sum(saved[f"{n}.weight"].numel() for n in ("conv", "hidden", "head"))
         assert zero / weights == pytest.approx(evaluated["eval_sparsity"])
+        assert seen[0] == zero
         assert watcher.sparsities[6] < 0.1 < zero / weights  # dense between the mask updates, but for dead units
         assert zeros(trainer.model) == expected_zeros(trainer.model, 0.9)
 

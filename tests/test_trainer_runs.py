@@ -6,11 +6,17 @@ import signal
 
 import pytest
 import torch
-from tiny import CYCLICAL, TinyNet, same_weights
+from tiny import CYCLICAL, OrderedPruningTrainer, TinyNet, same_weights
 from transformers import TrainerCallback
 
-from hf_cyclical import PruningError, prunable_parameters
+from hf_cyclical import CyclicalPruningTrainer, PruningError, prunable_parameters
 from hf_cyclical.callback import StopOnSignalCallback
+
+
+def pretend_fsdp(trainer):
+    """As the Trainer is when it is launched with FSDP, which needs more than one process."""
+    CyclicalPruningTrainer.create_accelerator_and_postprocess(trainer)
+    trainer.is_fsdp_enabled = True
 
 
 class TestResume:
@@ -55,6 +61,42 @@ class TestResume:
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-7"))
         assert same_weights(whole.model, trainer.model)
 
+    @pytest.mark.parametrize(
+        ("changed", "arguments", "words"),
+        [
+            ({"target_sparsity": 0.5}, {}, "target_sparsity is 0.9 there, 0.5 here"),
+            ({"exclude": ["head"]}, {}, r"exclude is None there, \['head'\] here"),
+            ({"cycles": 3}, {}, "cycles is 2 there, 3 here"),
+            ({}, {"max_steps": 30}, "it has 12 updates there, 30 here"),
+        ],
+    )
+    def test_a_checkpoint_of_another_run_is_refused(self, make_trainer, tmp_path, changed, arguments, words):
+        make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=8).train()
+        trainer = make_trainer(CYCLICAL | changed, **({"max_steps": 12} | arguments))
+        with pytest.raises(PruningError, match=words):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
+
+    def test_a_checkpoint_of_another_model_is_refused(self, make_trainer, tmp_path):
+        make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=8).train()
+        model = TinyNet()
+        model.head = torch.nn.Linear(24, 5)
+        with pytest.raises(PruningError, match=r"head\.weight has shape \[3, 24\] there, \[5, 24\] here"):
+            make_trainer(CYCLICAL, model=model, max_steps=12).train(str(tmp_path / "run" / "checkpoint-8"))
+
+    def test_a_signal_does_not_cost_the_checkpoint_it_made(self, make_trainer, tmp_path):
+        class CtrlC(TrainerCallback):
+            def on_substep_end(self, args, state, control, **kwargs):
+                if state.global_step == 15:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        trainer = make_trainer(
+            CYCLICAL, max_steps=24, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=4,
+            save_strategy="steps", save_steps=4, load_best_model_at_end=True, metric_for_best_model="accuracy",
+            save_total_limit=1, callbacks=[StopOnSignalCallback(), CtrlC()],
+        )  # fmt: skip
+        trainer.train()
+        assert (tmp_path / "run" / "checkpoint-16" / "pruning_state.json").is_file()
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -82,6 +124,11 @@ class TestRefusals:
             model.hidden.weight[3, 3] = torch.nan
         with pytest.raises(PruningError, match=r"hidden\.weight has 1 NaN"):
             make_trainer(CYCLICAL, model=model, max_steps=12).train()
+
+    def test_sharded_weights(self, make_trainer, monkeypatch):
+        monkeypatch.setattr(OrderedPruningTrainer, "create_accelerator_and_postprocess", pretend_fsdp)
+        with pytest.raises(PruningError, match="FSDP shards or copies the weights"):
+            make_trainer(CYCLICAL)
 
     def test_a_users_own_scheduler(self, make_trainer):
         model = TinyNet()

@@ -41,6 +41,8 @@ def magprune(params: Mapping[str, Tensor], s: float, scope: Scope = "local", *, 
         PruningError: If a layer holds NaN or infinite weights, which have no rank.
     """
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()} if out is None else out
+    if not 0 <= s <= 1:
+        raise PruningError(f"sparsity {s!r} is outside [0, 1]: give a fraction, such as 0.9 for 90 %")
     if scope not in get_args(Scope):
         raise PruningError(f"scope {scope!r} is not one of {', '.join(get_args(Scope))}: choose one of them")
     groups = [[name] for name in params] if scope == "local" else [list(params)]

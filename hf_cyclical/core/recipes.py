@@ -6,8 +6,9 @@ one it has. All of them end at exactly `s_t`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
+from .errors import PruningError
 from .schedules import (
     Schedule,
     When,
@@ -103,6 +104,11 @@ def cyclical(
         shape: How s rises.
         lr: Learning-rate factor within a cycle.
     """
+    if not 1 <= k <= T or delta_t < 1 or shape not in get_args(Shape):
+        raise PruningError(
+            f"k={k}, T={T}, delta_t={delta_t}, shape={shape!r} cannot work: give 1 <= k <= T, delta_t >= 1 and one of "
+            f"{', '.join(get_args(Shape))}"
+        )
     cycles = split(T, k)
     starts = [0.0] + [0.5 * s_t if s_init is None else s_init] * (k - 1)
     rises = [_rise(shape, start, s_t, len(cycle), ramp) for start, cycle in zip(starts, cycles, strict=True)]
