@@ -239,6 +239,9 @@ def _check_training(training: PruningTrainingArguments) -> None:
         if not least <= value < math.inf:
             rule = "at least 1" if least == 1 else "above 0"
             raise PruningError(f"{name} {value!r} must be {rule}: give another value")
+    for part in (training.optim_args or "").replace(" ", "").split(","):
+        if part and not all(part.partition("=")):
+            raise PruningError(f"optim_args {training.optim_args!r} must be pairs: write momentum=0.9,nesterov=True")
     best = (training.metric_for_best_model or "loss").removeprefix("eval_")
     if best not in _METRICS:
         raise PruningError(f"metric_for_best_model {best!r} is not measured: {_near(best, _METRICS)}")

@@ -173,7 +173,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
         (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps 0"),
         (["--metric_for_best_model", "acuracy"], "'acuracy' is not measured: did you mean accuracy?"),
         (["--method", "freeze"], "freeze' keeps the zeros of a model, and this one has none"),
-        (["--optim_args", "momentum"], "momentum"),
+        (["--optim_args", "momentum"], "optim_args 'momentum' must be pairs"),
         (["--report_to", "nobody"], "nobody"),
         (["--dataset_name", "x", "--model_name_or_path", "y", "--streaming"], "streaming needs max_steps"),
         (["--lr_scheduler_type", "cosine"], "lr_scheduler_type 'cosine'"),
@@ -266,7 +266,7 @@ def test_a_token_is_not_written_down(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line", ["include: 3", "learning_rate: null", "max_steps: 10.5", "method: [a]", "output_dir: {a: 1}"]
+    "line", ["include: 3", "learning_rate: null", "max_steps: 10.5", "method: [a]", "seed: {a: 1}"]
 )
 def test_wrong_types_in_a_file_are_one_line(line, tmp_path, capsys):
     sys.path.insert(0, str(ROOT / "scripts"))

@@ -28,9 +28,6 @@ class CifarNet(nn.Module):
         self.num_classes = num_classes
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         pooled = torch.mean(x, dim=(2, 3))
         return pooled if pre_logits else self.fc(pooled)
