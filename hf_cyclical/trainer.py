@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoint import check_state, has_state, load_state, save_state
@@ -143,6 +144,10 @@ class CyclicalPruningTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in Trainer. At the end the model is masked, and the report has its layers."""
+        if self.pruning.prunes and resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise PruningError(f"output_dir {self.args.output_dir!r} holds no checkpoint: start without resuming")
         if self.pruning.prunes and isinstance(resume_from_checkpoint, str):
             shapes = {name: list(p.shape) for name, p in self.prunable_parameters().items()}
             check_state(resume_from_checkpoint, self.pruning.to_dict(), shapes)

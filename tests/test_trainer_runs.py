@@ -76,6 +76,13 @@ class TestResume:
         with pytest.raises(PruningError, match=words):
             trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
 
+    def test_true_stands_for_the_last_checkpoint_and_is_checked_alike(self, make_trainer):
+        with pytest.raises(PruningError, match="holds no checkpoint"):
+            make_trainer(CYCLICAL, max_steps=12).train(resume_from_checkpoint=True)
+        make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=8).train()
+        with pytest.raises(PruningError, match="cycles is 2 there, 3 here"):
+            make_trainer(CYCLICAL | {"cycles": 3}, max_steps=12).train(resume_from_checkpoint=True)
+
     def test_a_checkpoint_of_another_model_is_refused(self, make_trainer, tmp_path):
         make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=8).train()
         model = TinyNet()
