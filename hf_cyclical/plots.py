@@ -50,7 +50,8 @@ def _plot_metric(axis, report: PruningReport, metric: str) -> None:
     if ends:
         axis.plot(*zip(*ends, strict=True), color="tab:orange", marker="o", label="end of each cycle")
     if metric in report.dense:
-        axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label="before")
+        before = "before" if report.start_sparsity else "dense"
+        axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label=before)
     axis.set_ylabel(f"{metric} (%)" if metric.endswith("accuracy") else metric)
     if ends or metric in report.dense:
         axis.legend(loc="lower right", fontsize=8)
@@ -59,5 +60,5 @@ def _plot_metric(axis, report: PruningReport, metric: str) -> None:
 def _title(report: PruningReport) -> str:
     # Of a folder the last part of its path says enough.
     about = " on ".join(Path(report.about[key]).name for key in ("model", "dataset") if key in report.about)
-    goal = f"{report.config['method']} pruning" + (f", sparsity {report.sparsity:.3f}" if report.layers else "")
+    goal = report.config["method"] + (f", sparsity {report.sparsity:.3f}" if report.layers else "")
     return f"{goal}: {about}" if about else goal
