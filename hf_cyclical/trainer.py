@@ -16,6 +16,7 @@ from .report import CycleReport, LayerReport, PruningReport
 
 logger = logging.getLogger(__name__)
 
+_GATED = "hf_cyclical.callback.TargetEarlyStoppingCallback"
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
 
@@ -50,16 +51,19 @@ class CyclicalPruningTrainer(Trainer):
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(PruningProgressCallback(self))
         for callback in list(self.callback_handler.callbacks):
-            if type(callback) is EarlyStoppingCallback:
+            if isinstance(callback, EarlyStoppingCallback):
                 self.remove_callback(callback)
                 self.add_callback(callback)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in Trainer; an EarlyStoppingCallback only counts evaluations at the target sparsity."""
-        if self.pruning.prunes and callback is EarlyStoppingCallback:
-            callback = EarlyStoppingCallback()
+        callback = callback() if isinstance(callback, type) else callback
         if self.pruning.prunes and type(callback) is EarlyStoppingCallback:
             callback = TargetEarlyStoppingCallback(callback.early_stopping_patience, callback.early_stopping_threshold)
+        gated = isinstance(callback, TargetEarlyStoppingCallback) or not isinstance(callback, EarlyStoppingCallback)
+        if self.pruning.prunes and not gated:
+            name = type(callback).__name__
+            raise PruningError(f"{name} would count models short of the target: derive it from {_GATED}")
         super().add_callback(callback)
 
     # What the recipe drives ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny import CYCLICAL, TinyImages, Watcher, expected_zeros, same_weights, zeros
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from hf_cyclical import PruningError
 from hf_cyclical.callback import PruningProgressCallback
 
 GRADUAL_RECOVERY = {"method": "gradual_recovery", "target_sparsity": 0.9, "delta_t": 5}
@@ -141,6 +142,13 @@ class TestBestModel:
         trainer = make_trainer(CYCLICAL, max_steps=12)
         trainer.add_callback(EarlyStoppingCallback)
         assert not any(type(c) is EarlyStoppingCallback for c in trainer.callback_handler.callbacks)
+
+    def test_an_early_stopping_of_the_users_own_must_know_the_target(self, make_trainer):
+        class Own(EarlyStoppingCallback):
+            pass
+
+        with pytest.raises(PruningError, match="Own would count models short of the target"):
+            make_trainer(CYCLICAL, max_steps=12, callbacks=[Own()])
 
 
 class TestGradualRecovery:
