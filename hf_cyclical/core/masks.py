@@ -5,17 +5,19 @@ k = round(s * n) smallest in magnitude, ties broken by index (the lower index go
 and run chooses the same masks.
 
 The selection counts magnitudes by the bits of |w|, which order non-negative floats as integers do: two passes of
-histograms find the k-th smallest exactly, whatever the number of ties, without sorting, without copying a layer, and
-in a form (counts) that can be summed over processes.
+histograms find the k-th smallest exactly, whatever the number of ties, without sorting and without copying a layer.
+Counts can be summed over processes, so that weights which are split among them get the masks that they would get in
+one piece, and no process ever sees another's weights.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .errors import PruningError
+from .processes import Shards, local
 
 Scope = Literal["local", "global"]
 Masks = dict[str, Tensor]
@@ -23,6 +25,7 @@ Masks = dict[str, Tensor]
 _CHUNK = 1 << 18  # weights looked at in one go: bounds the temporary memory
 _SMALL = 1 << 16  # weights up to which one selection beats histograms
 _DIGIT = 16  # bits counted per pass: a histogram that stays in the cache
+_SENT_DIGIT = 11  # the same where histograms travel: one pass more, of 16 KiB instead of 512
 _KEYS = {torch.float32: (torch.int32, 31), torch.float64: (torch.int64, 63)}  # integer type and bits of |w|
 
 
@@ -31,7 +34,8 @@ def magprune(params: Mapping[str, Tensor], s: float, scope: Scope = "local", *, 
     """Magnitude pruning: the masks that drop the fraction `s` of the weights of smallest magnitude.
 
     Args:
-        params: Weights by name.
+        params: Weights by name. Of weights that are split among processes (DTensors, as FSDP2 makes them) every
+            process gets the masks of its parts, and all of them must call this.
         s: Sparsity, a fraction in [0, 1].
         scope: "local" prunes every layer to `s`, "global" ranks the weights of all layers together. In both, every
             layer keeps at least one weight.
@@ -40,14 +44,17 @@ def magprune(params: Mapping[str, Tensor], s: float, scope: Scope = "local", *, 
     Raises:
         PruningError: If a layer holds NaN or infinite weights, which have no rank.
     """
-    masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()} if out is None else out
     if not 0 <= s <= 1:
         raise PruningError(f"sparsity {s!r} is outside [0, 1]: give a fraction, such as 0.9 for 90 %")
     if scope not in get_args(Scope):
         raise PruningError(f"scope {scope!r} is not one of {', '.join(get_args(Scope))}: choose one of them")
+    shards = Shards.of(params.values())
+    sizes = {name: p.numel() for name, p in params.items()}
+    parts = {name: local(p) for name, p in params.items()}
+    masks = {name: torch.empty_like(w, dtype=torch.bool) for name, w in parts.items()} if out is None else out
     groups = [[name] for name in params] if scope == "local" else [list(params)]
     for names in groups:
-        _prune_group({name: params[name].detach() for name in names}, s, masks)
+        _prune_group({name: parts[name] for name in names}, sizes, s, masks, shards)
     return masks
 
 
@@ -59,7 +66,7 @@ def apply_masks_(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> N
     """
     for name, p in params.items():
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()]
-        p.detach().view(bits).mul_(masks[name].view(torch.uint8))
+        local(p).view(bits).mul_(masks[name].view(torch.uint8))
 
 
 def kept(masks: Mapping[str, Tensor]) -> int:
@@ -75,40 +82,52 @@ def sparsity(masks: Mapping[str, Tensor]) -> float:
 
 def refuse_non_finite(params: Mapping[str, Tensor]) -> None:
     """Raise a PruningError that names the first layer with NaN or infinite weights."""
-    for name, w in params.items():
-        bad = w.numel() - int(torch.isfinite(w).count_nonzero())
-        if bad:
+    _refuse_non_finite({name: local(p) for name, p in params.items()}, Shards.of(params.values()))
+
+
+def _refuse_non_finite(parts: Mapping[str, Tensor], shards: Shards) -> None:
+    device = next(iter(parts.values())).device
+    sizes = shards.totals((w.numel() for w in parts.values()), device)
+    finite = shards.totals((int(torch.isfinite(w).count_nonzero()) for w in parts.values()), device)
+    for name, n, good in zip(parts, sizes, finite, strict=True):
+        if good < n:
             raise PruningError(
-                f"{name} has {bad} NaN or infinite weights of {w.numel()}, which cannot be ranked: "
+                f"{name} has {n - good} NaN or infinite weights of {n}, which cannot be ranked: "
                 "check the learning rate and the weights that the run started from"
             )
 
 
-def _prune_group(params: dict[str, Tensor], s: float, masks: Masks) -> None:
+def _prune_group(params: dict[str, Tensor], sizes: Mapping[str, int], s: float, masks: Masks, shards: Shards) -> None:
     """Masks of layers that share one budget of k = round(s * n) weights."""
-    total = sum(p.numel() for p in params.values())
+    total = sum(sizes[name] for name in params)
     k = min(round(s * total), total - len(params))
     while True:
-        _keep_largest({name: p.flatten() for name, p in params.items()}, k, masks)
-        empty = [name for name in params if not masks[name].any()] if len(params) > 1 else []
+        _keep_largest(params, k, masks, shards)
+        empty = _empty_layers(params, masks, shards) if len(params) > 1 else []
         if not empty:
             return
         # A layer that would vanish keeps its largest weight, and the others make up for it. Doing so in rounds is the
         # same as exempting the largest weight of every layer from the start: one that was spared stays spared.
         for name in empty:
-            p = params.pop(name)
-            _keep_largest({name: p.flatten()}, p.numel() - 1, masks)
-            k -= p.numel() - 1
+            _keep_largest({name: params.pop(name)}, sizes[name] - 1, masks, shards)
+            k -= sizes[name] - 1
 
 
-def _keep_largest(layers: dict[str, Tensor], k: int, masks: Masks) -> None:
-    """Write the masks that drop the `k` smallest of all the weights in `layers`, in order of magnitude and index."""
-    if not all(_finite(w) for w in layers.values()):
-        refuse_non_finite(layers)
+def _empty_layers(names: Iterable[str], masks: Masks, shards: Shards) -> list[str]:
+    names = list(names)
+    some = shards.totals([bool(masks[name].any()) for name in names], masks[names[0]].device)
+    return [name for name, n in zip(names, some, strict=True) if not n]
+
+
+def _keep_largest(params: dict[str, Tensor], k: int, masks: Masks, shards: Shards) -> None:
+    """Write the masks that drop the `k` smallest of all these weights, in order of magnitude and index."""
+    layers = {name: p.flatten() for name, p in params.items()}
     key = torch.float64 if any(w.dtype == torch.float64 for w in layers.values()) else torch.float32
-    threshold, ties = _threshold(layers, k, key)
-    for name, w in layers.items():
+    threshold, ties = _threshold(layers, k, key, shards)
+    shares = _shares_of_ties(layers, threshold, ties, key, shards) if shards.several else None
+    for i, (name, w) in enumerate(layers.items()):
         mask = masks[name]
+        ties = shares[i] if shares else ties
         flat = mask.view(-1) if mask.is_contiguous() else torch.empty_like(w, dtype=torch.bool)
         for bits, part in zip(_magnitudes(w, key), torch.split(flat, _CHUNK), strict=True):
             cut, ties = _cut(bits, threshold, ties)
@@ -116,6 +135,18 @@ def _keep_largest(layers: dict[str, Tensor], k: int, masks: Masks) -> None:
             torch.ge(bits[cut:], threshold, out=part[cut:])
         if not mask.is_contiguous():
             mask.copy_(flat.view(mask.shape))
+
+
+def _shares_of_ties(
+    layers: dict[str, Tensor], threshold: int, ties: int, key: torch.dtype, shards: Shards
+) -> list[int]:
+    """How many of the weights equal to the threshold go in each layer's part: by layer, then process, then index."""
+    equal = [sum(int((bits == threshold).count_nonzero()) for bits in _magnitudes(w, key)) for w in layers.values()]
+    here = torch.tensor(equal, dtype=torch.int64, device=next(iter(layers.values())).device)
+    earlier = shards.before(here)
+    all_of = shards.sum(here.clone())
+    first = all_of.cumsum(0) - all_of + earlier  # how many of the ties come before this part's
+    return [min(max(ties - int(start), 0), n) for start, n in zip(first, equal, strict=True)]
 
 
 def _cut(bits: Tensor, threshold: int, ties: int) -> tuple[int, int]:
@@ -129,36 +160,46 @@ def _cut(bits: Tensor, threshold: int, ties: int) -> tuple[int, int]:
     return int(equal.nonzero()[ties]), 0
 
 
-def _threshold(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int]:
+def _threshold(layers: dict[str, Tensor], k: int, key: torch.dtype, shards: Shards) -> tuple[int, int]:
     """Bits of the smallest magnitude that stays, and how many of the weights equal to it go all the same."""
-    total = sum(w.numel() for w in layers.values())
-    nonzero = sum(int(w.count_nonzero()) for w in layers.values())
+    device = next(iter(layers.values())).device
+    total, nonzero, bad = shards.totals(
+        (
+            sum(w.numel() for w in layers.values()),
+            sum(int(w.count_nonzero()) for w in layers.values()),
+            sum(not _finite(w) for w in layers.values()),
+        ),
+        device,
+    )
+    if bad:
+        _refuse_non_finite(layers, shards)
     zeros = total - nonzero  # a common tie: weights that were pruned and had no gradient
     if k <= zeros:
         return (1, 0) if k == zeros else (0, k)
-    if total > _SMALL:
-        value, dropped, equal = _select(layers, k, zeros, key)
+    if total > _SMALL or shards.several:
+        value, dropped, equal = _select(layers, k, zeros, key, shards)
     else:
         value, dropped, equal = _select_of_few(layers, k, key)
     return (value + 1, 0) if dropped == equal else (value, dropped)
 
 
-def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype) -> tuple[int, int, int]:
+def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype, shards: Shards) -> tuple[int, int, int]:
     """Bits of the k-th smallest magnitude, how many weights equal to it are among the `k`, and how many there are.
 
     Finds the bits from the top, some at a time: the counts of the next digit, among the weights that share the digits
     found so far, tell which value of it the k-th smallest has.
     """
     _, width = _KEYS[key]
+    digit_bits = _SENT_DIGIT if shards.several else _DIGIT
     value, remaining, equal = 0, k - zeros, 0
-    for shift in reversed(range(0, width, _DIGIT)):
-        top = shift + _DIGIT >= width
-        counts = _digit_counts(layers, None if top else value, shift, zeros > 0, key)
+    for shift in reversed(range(0, width, digit_bits)):
+        top = shift + digit_bits >= width
+        counts = shards.sum(_digit_counts(layers, None if top else value, shift, digit_bits, zeros > 0, key))
         up_to = counts.cumsum(0)
         digit = int(torch.searchsorted(up_to, remaining))
         equal = int(counts[digit])
         remaining -= int(up_to[digit]) - equal
-        value = (value << _DIGIT) + digit
+        value = (value << digit_bits) + digit
     return value, remaining, equal
 
 
@@ -169,10 +210,10 @@ def _select_of_few(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple
 
 
 def _digit_counts(
-    layers: dict[str, Tensor], above: int | None, shift: int, skip_zeros: bool, key: torch.dtype
+    layers: dict[str, Tensor], above: int | None, shift: int, digit_bits: int, skip_zeros: bool, key: torch.dtype
 ) -> Tensor:
     """How many weights have each value of the digit at `shift`, among those with `above` as their higher digits."""
-    radix = 1 << _DIGIT
+    radix = 1 << digit_bits
     integer, _ = _KEYS[key]
     device = next(iter(layers.values())).device
     counts = torch.zeros(radix, dtype=torch.int64, device=device)
@@ -183,7 +224,7 @@ def _digit_counts(
         for bits in _magnitudes(w, key):
             matching = bits > 0 if skip_zeros and not above else None
             if above is not None:
-                same = (bits >> (shift + _DIGIT)) == above
+                same = (bits >> (shift + digit_bits)) == above
                 matching = same if matching is None else matching.logical_and_(same)
             digits = bits.bitwise_right_shift_(shift)
             if matching is not None:
@@ -200,5 +241,7 @@ def _magnitudes(w: Tensor, key: torch.dtype) -> Iterator[Tensor]:
 
 
 def _finite(w: Tensor) -> bool:
+    if not w.numel():  # a process with no part of a small layer
+        return True
     low, high = torch.aminmax(w)  # NaN propagates to both
     return bool(torch.isfinite(low) and torch.isfinite(high))

@@ -1,11 +1,13 @@
 """Weight recovery by the paper's definitions: M_j(t1) = 0 and M_j(t2) = 1 for some t1 < t2."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .processes import Shards, part, whole
 
 _PRUNED_NOW = 1
 _EVER_PRUNED = 2
@@ -29,32 +31,41 @@ class CycleRecovery:
 class RecoveryTracker:
     """Follows the masks of a run: call `update` after each choice of masks, `end_cycle` at the end of each cycle.
 
-    Keeps one byte per weight.
+    Keeps one byte per weight. Of weights that are split among processes it follows the part that is here, and counts
+    over all of them.
+
+    Args:
+        masks: The masks at the start.
+        params: The weights, needed only if they are split.
 
     Attributes:
         flags: The history of each weight, as bits.
         regrown_by_layer: Number of weights per layer that were pruned at any earlier update and are kept now.
     """
 
-    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+    def __init__(self, masks: Mapping[str, Tensor], params: Mapping[str, Tensor] | None = None) -> None:
+        self._params = masks if params is None else params  # for their layout only
+        self._shards = Shards.of(self._params.values())
         self.flags = {name: torch.zeros_like(mask, dtype=torch.uint8) for name, mask in masks.items()}
+        self.weights = sum(self._totals(flags.numel() for flags in self.flags.values()))
         self.regrown_by_layer = dict.fromkeys(masks, 0)
         self.cycles_ended = 0
 
     def update(self, masks: Mapping[str, Tensor]) -> None:
         """Take in masks that were just chosen."""
+        regrown = []
         for name, flags in self.flags.items():
             kept = masks[name].view(torch.uint8)
             # The lowest bit says "pruned until now": where it meets a kept weight, that weight has recovered.
             flags.bitwise_or_((flags & kept).mul_(_RECOVERED))
             flags.bitwise_and_(~_PRUNED_NOW & 0xFF).bitwise_or_((kept ^ 1).mul_(_PRUNED_NOW | _EVER_PRUNED))
-            regrown = flags & (_EVER_PRUNED | _PRUNED_NOW) == _EVER_PRUNED
-            self.regrown_by_layer[name] = int(regrown.count_nonzero())
+            regrown.append(int((flags & (_EVER_PRUNED | _PRUNED_NOW) == _EVER_PRUNED).count_nonzero()))
+        self.regrown_by_layer = dict(zip(self.flags, self._totals(regrown), strict=True))
 
     @property
     def regrown(self) -> float:
         """Fraction of all the weights that were pruned at any earlier update and are kept now."""
-        return sum(self.regrown_by_layer.values()) / sum(flags.numel() for flags in self.flags.values())
+        return sum(self.regrown_by_layer.values()) / self.weights
 
     def end_cycle(self, masks: Mapping[str, Tensor]) -> CycleRecovery:
         """Close a cycle: what recovered in it, and how far its masks are from those of the first."""
@@ -69,20 +80,28 @@ class RecoveryTracker:
             either += int((first | masks[name]).count_nonzero())
             flags.bitwise_and_(~_RECOVERED & 0xFF)
         self.cycles_ended += 1
+        recovered, shared, either = self._totals((recovered, shared, either))
         return CycleRecovery(recovered=recovered, mask_distance=1 - shared / either if either else 0.0)
 
+    def _totals(self, counts: Iterable[int]) -> list[int]:
+        return self._shards.totals(counts, next(iter(self.flags.values())).device)
+
     def state_dict(self) -> dict[str, Any]:
-        """The history so far."""
+        """The history so far, on any number of processes."""
         return {
-            "flags": dict(self.flags),
+            "flags": {name: self.whole_flags(name) for name in self.flags},
             "regrown_by_layer": dict(self.regrown_by_layer),
             "cycles_ended": self.cycles_ended,
         }
 
+    def whole_flags(self, name: str) -> Tensor:
+        """The history of a layer's weights in one piece."""
+        return whole(self.flags[name], self._params[name])
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a history."""
         for name, flags in self.flags.items():
-            flags.copy_(state["flags"][name])
+            flags.copy_(part(state["flags"][name], self._params[name]))
         self.regrown_by_layer = dict(state["regrown_by_layer"])
         self.cycles_ended = state["cycles_ended"]
 

@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .errors import PruningError
-from .masks import Masks, Scope, apply_masks_, magprune, sparsity
+from .masks import Masks, Scope, apply_masks_, magprune
+from .processes import Shards, local, part, refuse_different, whole
 from .recipes import Recipe
 
 
@@ -23,7 +25,9 @@ class TVPGD:
         params: The weights to prune, by name.
         recipe: s, eta and update_at.
         scope: "local" or "global" magprune.
-        masks: The masks M, True where a weight is kept.
+        replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
+            across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
+        masks: The masks M, True where a weight is kept; of weights that are split, those of the part that is here.
         t: The update that `step` handles next.
         s_now: The sparsity of the last choice of masks.
 
@@ -39,12 +43,21 @@ class TVPGD:
         ...     optimizer.zero_grad()
     """
 
-    def __init__(self, params: Mapping[str, Tensor], recipe: Recipe, *, scope: Scope = "local") -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        recipe: Recipe,
+        *,
+        scope: Scope = "local",
+        replicas: dist.ProcessGroup | None = None,
+    ) -> None:
         self.params = dict(params)
         self.recipe = recipe
         self.scope: Scope = scope
+        self.replicas = replicas
+        self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
-            name: p.detach() != 0 if recipe.keep_zeros else torch.ones_like(p, dtype=torch.bool)
+            name: local(p) != 0 if recipe.keep_zeros else torch.ones_like(local(p), dtype=torch.bool)
             for name, p in self.params.items()
         }
         self.t = 0
@@ -58,6 +71,8 @@ class TVPGD:
         if renewed:  # line 4
             self.s_now = recipe.s(t)
             magprune(self.params, self.s_now, self.scope, out=self.masks)  # line 5: M <- magprune(theta, s(t))
+            if self.replicas is not None:
+                refuse_different(self.masks, self.replicas)
         if recipe.project_at(t):
             apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
         self.t += 1
@@ -71,7 +86,13 @@ class TVPGD:
     @property
     def sparsity(self) -> float:
         """Fraction of the weights that the masks drop, measured."""
-        return sparsity(self.masks)
+        total = sum(p.numel() for p in self.params.values())
+        return 1 - sum(self.kept_by_layer().values()) / total if total else 0.0
+
+    def kept_by_layer(self) -> dict[str, int]:
+        """Number of weights that the masks keep in each layer, measured."""
+        kept = [int(mask.count_nonzero()) for mask in self.masks.values()]
+        return dict(zip(self.masks, self.shards.totals(kept, _device(self.masks)), strict=True))
 
     @property
     def dense(self) -> bool:
@@ -84,37 +105,52 @@ class TVPGD:
         if not self.dense:
             yield
             return
-        hidden = {name: p.detach().clone() for name, p in self.params.items()}
+        hidden = {name: local(p).clone() for name, p in self.params.items()}
         apply_masks_(self.params, self.masks)
         try:
             yield
         finally:
             with torch.no_grad():
                 for name, p in self.params.items():
-                    p.copy_(hidden[name])
+                    local(p).copy_(hidden[name])
 
     def project_(self) -> None:
         """Theta <- theta * M, whatever the recipe says: for the end of a run."""
         apply_masks_(self.params, self.masks)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on from weights saved under `masked`."""
-        hidden = {name: p.detach()[~self.masks[name]] for name, p in self.params.items()} if self.dense else {}
-        return {"t": self.t, "s_now": self.s_now, "masks": dict(self.masks), "hidden": hidden}
+        """All that a run needs to go on from weights saved under `masked`, on any number of processes."""
+        masks = {name: self.whole_mask(name) for name in self.masks}
+        hidden = {name: self.hidden_values(name) for name in self.masks} if self.dense else {}
+        return {"t": self.t, "s_now": self.s_now, "masks": masks, "hidden": hidden}
+
+    def whole_mask(self, name: str) -> Tensor:
+        """The mask of a layer in one piece."""
+        return whole(self.masks[name], self.params[name])
+
+    def hidden_values(self, name: str) -> Tensor:
+        """The values that a layer's weights have where its mask is False."""
+        return whole(local(self.params[name]), self.params[name])[~self.whole_mask(name)]
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of `state_dict`; the weights must be those that were saved with it."""
         masks = state["masks"]
-        for name, mask in self.masks.items():
-            if name not in masks or masks[name].shape != mask.shape:
+        for name, p in self.params.items():
+            if name not in masks or masks[name].shape != p.shape:
                 there = tuple(masks[name].shape) if name in masks else "no mask"
-                raise PruningError(f"the state does not fit: {name} has shape {tuple(mask.shape)} here, {there} there")
+                raise PruningError(f"the state does not fit: {name} has shape {tuple(p.shape)} here, {there} there")
         if unknown := sorted(set(masks) - set(self.masks)):
             raise PruningError(f"the state does not fit: {', '.join(unknown)} there, not among the pruned weights here")
         for name, mask in self.masks.items():
-            mask.copy_(masks[name])
+            mask.copy_(part(masks[name], self.params[name]))
         for name, values in state["hidden"].items():
-            p = self.params[name]
-            p[~self.masks[name]] = values.to(p)
+            w, pruned = local(self.params[name]), ~self.masks[name]
+            hidden = torch.zeros(self.params[name].shape, dtype=w.dtype, device=w.device)
+            hidden[~masks[name].to(w.device)] = values.to(w)
+            w[pruned] = part(hidden, self.params[name])[pruned]
         self.t, self.s_now = state["t"], state["s_now"]
+
+
+def _device(masks: Masks) -> torch.device:
+    return next(iter(masks.values())).device

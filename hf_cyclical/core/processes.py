@@ -1,0 +1,111 @@
+"""Weights on several processes: split among them (FSDP2), or as a copy on each (DDP).
+
+A weight that is split is a DTensor, cut along its first dimension: what process r holds comes, in the order of the
+index, before what process r + 1 holds. Masks and history always have the layout of the part that is here; only counts
+travel.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from .errors import PruningError
+
+
+def local(p: Tensor) -> Tensor:
+    """The part of a weight that this process holds, which is all of it unless it is split; shares its memory."""
+    p = p.detach()
+    return p.to_local() if isinstance(p, DTensor) else p
+
+
+def whole(part: Tensor, like: Tensor) -> Tensor:
+    """All of a tensor of which every process holds the part that it holds of the weight `like`."""
+    if not isinstance(like, DTensor):
+        return part
+    split = DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return split.full_tensor()
+
+
+def part(tensor: Tensor, like: Tensor) -> Tensor:
+    """The part of a whole tensor that belongs where this process holds the weight `like`."""
+    if not isinstance(like, DTensor):
+        return tensor
+    on_device = tensor.to(like.to_local().device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+class Shards:
+    """Sums over the processes among which weights are split; of weights in one piece, the numbers themselves."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+
+    @classmethod
+    def of(cls, params: Iterable[Tensor]) -> "Shards":
+        """The processes that hold parts of these weights.
+
+        Raises:
+            PruningError: If they are split in a way that this package does not know.
+        """
+        params = list(params)
+        split = [p for p in params if isinstance(p, DTensor)]
+        if not split:
+            return cls()
+        layouts = {(p.device_mesh, tuple(p.placements)) for p in split}
+        mesh, placements = next(iter(layouts))
+        if len(split) < len(params) or len(layouts) > 1 or mesh.ndim > 1 or placements != (Shard(0),):
+            raise PruningError(
+                f"the weights are split as {', '.join(sorted({str(placements) for _, placements in layouts}))} over "
+                f"{mesh.ndim} dimensions of processes, {len(split)} of {len(params)} of them: use FSDP2, which splits "
+                "each along its first dimension over all processes, or DDP"
+            )
+        return cls(mesh.get_group())
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one part."""
+        return self.group is not None
+
+    def sum(self, counts: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.group is not None:
+            dist.all_reduce(counts, group=self.group)
+        return counts
+
+    def before(self, counts: Tensor) -> Tensor:
+        """The sum over the processes that come before this one."""
+        if self.group is None:
+            return torch.zeros_like(counts)
+        rank, n = dist.get_rank(self.group), dist.get_world_size(self.group)
+        gathered = [torch.empty_like(counts) for _ in range(n)]
+        dist.all_gather(gathered, counts, group=self.group)
+        return torch.stack(gathered)[:rank].sum(dim=0)
+
+    def totals(self, counts: Iterable[int], device: torch.device) -> list[int]:
+        """Some numbers, each summed over all processes."""
+        return [int(n) for n in self.sum(torch.tensor(list(counts), dtype=torch.int64, device=device))]
+
+
+def refuse_different(masks: Mapping[str, Tensor], group: dist.ProcessGroup) -> None:
+    """Raise a PruningError, on every process alike, if the processes of `group` do not all have the same masks."""
+    device = next(iter(masks.values())).device
+    mine = torch.tensor(
+        [zlib.crc32(mask.contiguous().view(torch.uint8).cpu().numpy().data) for mask in masks.values()], device=device
+    )
+    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, mine, group=group)
+    differs = torch.stack(gathered) != gathered[0]
+    if not differs.any():
+        return
+    layer = int(differs.any(dim=0).nonzero()[0])
+    ranks = differs[:, layer].nonzero().flatten().tolist()
+    raise PruningError(
+        f"the masks of {list(masks)[layer]} on process {', '.join(map(str, ranks))} are not those of process 0: the "
+        "processes have drifted apart; start them from the same weights, and let DDP average their gradients"
+    )
