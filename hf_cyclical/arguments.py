@@ -17,6 +17,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from .config import PruningConfig, applies
 from .core import PruningError
 from .data.arguments import DataArguments
+from .manifest import newest_checkpoint
 from .presets import PRESETS
 from .report import align
 
@@ -55,6 +56,11 @@ class RunArguments:
         "digits if neither a model nor a dataset is given.",
     )
     plan: bool = _field(False, "Print the plan of the run and stop.")
+    resume: str | None = _field(
+        None,
+        "auto goes on from the newest whole checkpoint in output_dir, or starts anew if there is none; "
+        "or the folder of a checkpoint.",
+    )
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )
@@ -123,6 +129,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
         _require(model, data, training)
         _check_training(training)
         _set_epochs(run, pruning, training, named)
+        _set_resume(run, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
     return Arguments(model, data, run, pruning, training)
@@ -139,6 +146,21 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
             word = "..."
         shown.append(word)
     return shown
+
+
+def without_resume(argv: Sequence[str]) -> list[str]:
+    """The command line without where the run goes on: what was asked for, however often it was interrupted."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if name in ("--resume", "--resume_from_checkpoint"):
+            skip = not equals
+        elif skip:
+            skip = False
+        else:
+            kept.append(word)
+    return kept
 
 
 def fail(error: object) -> NoReturn:
@@ -263,6 +285,19 @@ def _set_epochs(
     if run.pruning_epochs <= 0:
         raise PruningError(f"pruning_epochs {run.pruning_epochs:g} must be above 0: the paper has 100 for CIFAR")
     training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
+
+
+def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:
+    """One place for where a run goes on: `training.resume_from_checkpoint`."""
+    if run.resume is None:
+        return
+    if training.resume_from_checkpoint is not None:
+        raise PruningError(
+            f"resume {run.resume!r} contradicts resume_from_checkpoint {training.resume_from_checkpoint!r}: "
+            "give one of them"
+        )
+    newest = newest_checkpoint(training.output_dir) if run.resume == "auto" else run.resume
+    training.resume_from_checkpoint = None if newest is None else str(newest)
 
 
 def _print_presets() -> NoReturn:

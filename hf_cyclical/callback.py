@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from transformers import (
@@ -14,8 +15,13 @@ from transformers import (
 )
 from transformers.trainer_utils import SaveStrategy
 
+from .distributed import any_process
+
 if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
+
+
+_ECHO = 1.0  # seconds in which a launcher passes on a signal that its processes have already received
 
 
 class ProjectionCallback(TrainerCallback):
@@ -115,7 +121,8 @@ class SetEpochCallback(TrainerCallback):
 class StopOnSignalCallback(TrainerCallback):
     """Ctrl-C or SIGTERM: finish the update, save a checkpoint, stop. A second Ctrl-C stops at once.
 
-    For scripts: it takes over the process's signal handlers while training runs.
+    For scripts: it takes over the process's signal handlers while training runs. Of several processes all stop after
+    the same update, whichever of them was told to.
 
     Attributes:
         stopped: Whether a signal ended the training before its last update.
@@ -123,16 +130,16 @@ class StopOnSignalCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.stopped = False
-        self._asked = False
+        self._asked: float | None = None
         self._before: dict[int, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self.stopped = self._asked = False
+        self.stopped, self._asked = False, None
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self._asked and state.global_step < state.max_steps:
+        if any_process(self._asked is not None, args.device) and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
@@ -145,8 +152,11 @@ class StopOnSignalCallback(TrainerCallback):
         self._restore()
 
     def _stop(self, number: int, frame: Any) -> None:
-        self._asked = True
-        self._restore()
+        if self._asked is None:
+            self._asked = time.monotonic()
+        elif time.monotonic() - self._asked > _ECHO:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

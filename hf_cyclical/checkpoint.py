@@ -1,4 +1,7 @@
-"""The pruner's part of a Trainer checkpoint: masks and history bit-packed in safetensors, the rest in JSON."""
+"""The pruner's part of a Trainer checkpoint: masks and history bit-packed in safetensors, the rest in JSON.
+
+Tensors are stored in one piece whatever the number of processes, so that a run can go on with another number of them.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
+from .average import WeightAverage
 from .core import TVPGD, PruningError, RecoveryTracker
+from .manifest import refuse_damaged
 from .report import PruningReport
 
 STATE_NAME = "pruning_state.json"
@@ -19,43 +24,70 @@ FORMAT = 1
 _FLAG_BITS = 4
 
 
-def save_state(folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker, report: PruningReport) -> None:
-    """Write all that a run needs to go on, beside the weights that were saved in `folder`."""
-    pruned, history = pruner.state_dict(), tracker.state_dict()
-    tensors = {f"mask.{name}": _pack(mask) for name, mask in pruned["masks"].items()}
-    for name, flags in history["flags"].items():
-        planes = [_pack(flags.bitwise_right_shift(bit).bitwise_and(1)) for bit in range(_FLAG_BITS)]
-        tensors[f"flags.{name}"] = torch.stack(planes)
-    tensors |= {f"hidden.{name}": values.cpu().contiguous() for name, values in pruned["hidden"].items()}
+def save_state(
+    folder: str | Path,
+    pruner: TVPGD,
+    tracker: RecoveryTracker,
+    report: PruningReport,
+    average: WeightAverage | None = None,
+    *,
+    write: bool = True,
+) -> None:
+    """Write all that a run needs to go on, beside the weights that were saved in `folder`.
+
+    All processes call it, as gathering split weights takes all of them; those with `write` write.
+    """
+    tensors = {}
+    for name in pruner.masks:  # one layer at a time, so that no process holds more than one in full
+        layer = {f"mask.{name}": _pack(pruner.whole_mask(name)), f"flags.{name}": _planes(tracker.whole_flags(name))}
+        if pruner.dense:
+            layer[f"hidden.{name}"] = pruner.hidden_values(name).cpu()
+        if write:
+            tensors |= layer
+    for name in average.values if average else ():
+        value = average.whole_value(name)
+        if write:
+            tensors[f"average.{name}"] = value.cpu().clone()
+    if not write:
+        return
     state = {
         "format": FORMAT,
-        "shapes": {name: list(mask.shape) for name, mask in pruned["masks"].items()},
-        "t": pruned["t"],
-        "s_now": pruned["s_now"],
-        "regrown_by_layer": history["regrown_by_layer"],
-        "cycles_ended": history["cycles_ended"],
+        "shapes": {name: list(p.shape) for name, p in pruner.params.items()},
+        "split": pruner.shards.several,
+        "t": pruner.t,
+        "s_now": pruner.s_now,
+        "regrown_by_layer": tracker.regrown_by_layer,
+        "cycles_ended": tracker.cycles_ended,
         "report": report.to_dict(),
     }
     save_file(tensors, Path(folder) / TENSORS_NAME)
     (Path(folder) / STATE_NAME).write_text(json.dumps(state))
 
 
-def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, list[int]]) -> None:
-    """Refuse a folder that is no checkpoint, or one of another model or with other settings.
+def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, list[int]], split: bool = False) -> None:
+    """Refuse a folder that is no checkpoint, a damaged one, or one of another model or with other settings.
 
     Args:
         folder: The checkpoint.
         config: The settings of the run that is to go on, resolved.
         shapes: The shapes of the weights that it prunes.
+        split: Whether they are split among processes.
     """
     folder = Path(folder)
     if not (folder / TRAINER_STATE_NAME).is_file():
         raise PruningError(f"{str(folder)!r} is no checkpoint: name a folder checkpoint-N that a run has left")
-    if not (folder / STATE_NAME).is_file():
+    if not has_state(folder):
         raise PruningError(f"{str(folder)!r} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
+    refuse_damaged(folder)
     state = json.loads((folder / STATE_NAME).read_text())
     if state["format"] != FORMAT:
         raise PruningError(f"{str(folder)!r} is of format {state['format']}, this version reads {FORMAT}: upgrade it")
+    if state["split"] != split:
+        with_it, without = ("there", "here") if state["split"] else ("here", "there")
+        raise PruningError(
+            f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
+            "state does not carry over: resume as it was made, on any number of processes"
+        )
     there = state["report"]["config"]
     for name in config:
         if there.get(name) != config[name]:
@@ -71,23 +103,23 @@ def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, li
         )
 
 
-def load_state(folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker) -> PruningReport:
+def load_state(
+    folder: str | Path, pruner: TVPGD, tracker: RecoveryTracker, average: WeightAverage | None = None
+) -> PruningReport:
     """Take over the state saved in `folder`, and return the report so far."""
     state = json.loads((Path(folder) / STATE_NAME).read_text())
     tensors = load_file(Path(folder) / TENSORS_NAME)
-    pruner.load_state_dict(
-        {
-            "t": state["t"],
-            "s_now": state["s_now"],
-            "masks": {name: _unpack(tensors[f"mask.{name}"], mask).bool() for name, mask in pruner.masks.items()},
-            "hidden": _by_prefix(tensors, "hidden."),
-        }
-    )
+    shapes = {name: p.shape for name, p in pruner.params.items()}
+    masks = {name: _unpack(tensors[f"mask.{name}"], shape).bool() for name, shape in shapes.items()}
+    hidden = _by_prefix(tensors, "hidden.")
+    pruner.load_state_dict({"t": state["t"], "s_now": state["s_now"], "masks": masks, "hidden": hidden})
     flags = {
-        name: sum(_unpack(plane, like) << bit for bit, plane in enumerate(tensors[f"flags.{name}"]))
-        for name, like in tracker.flags.items()
+        name: sum(_unpack(plane, shape) << bit for bit, plane in enumerate(tensors[f"flags.{name}"]))
+        for name, shape in shapes.items()
     }
     tracker.load_state_dict({**state, "flags": flags})
+    if average is not None:
+        average.load(_by_prefix(tensors, "average."))
     return PruningReport.from_dict(state["report"])
 
 
@@ -96,13 +128,17 @@ def has_state(folder: str | Path) -> bool:
     return (Path(folder) / STATE_NAME).is_file()
 
 
+def _planes(flags: Tensor) -> Tensor:
+    return torch.stack([_pack(flags.bitwise_right_shift(bit).bitwise_and(1)) for bit in range(_FLAG_BITS)])
+
+
 def _pack(bits: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(bits.cpu().numpy().astype(bool)))
 
 
-def _unpack(packed: Tensor, like: Tensor) -> Tensor:
-    bits = np.unpackbits(packed.numpy(), count=like.numel())
-    return torch.from_numpy(bits).view(like.shape)
+def _unpack(packed: Tensor, shape: torch.Size) -> Tensor:
+    bits = np.unpackbits(packed.numpy(), count=shape.numel())
+    return torch.from_numpy(bits).view(shape)
 
 
 def _by_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Any]:

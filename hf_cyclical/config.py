@@ -127,6 +127,13 @@ class PruningConfig:
     dense_updates: int = field(
         default=0, metadata=_help("The same in optimizer updates, out of max_steps. Give one of the two.")
     )
+    ema_decay: float | None = field(
+        default=None,
+        metadata=_help(
+            "Evaluate and save an exponential moving average of the weights, masked, with this decay (0.999); "
+            "begins anew with each cycle. Not in the paper; none if not given."
+        ),
+    )
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -246,6 +253,7 @@ class PruningConfig:
         self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
         self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
         self._check("dense_epochs", lambda v: v >= 0, "0 or more", "use 0 to prune from the start")
+        self._check("ema_decay", lambda v: 0 < v < 1, "in (0, 1)", "use 0.999, or leave it out for no average")
         self._check(
             "dense_updates",
             lambda v: v >= 0,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .core import Recipe
 from .core.masks import Scope
+from .distributed import describe_processes
 from .report import align
 from .trainer import CyclicalPruningTrainer
 
@@ -26,6 +27,7 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     goal = "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, {config.scope} scope"
     lines = [
         f"Plan: {config.method}, {goal}",
+        f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
@@ -36,6 +38,11 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
         *_mask_lines(recipe),
     ]
     return "\n".join(lines)
+
+
+def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
+    args = trainer.args
+    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
 def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], scope: Scope) -> list[list[str]]:

@@ -119,8 +119,9 @@ class PruningReport:
     def save(self, folder: str | Path) -> Path:
         """Write the report into `folder`, and return the file's path."""
         path = Path(folder) / REPORT_NAME
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        return path
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        return unfinished.replace(path)  # whole, or as it was
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -1,18 +1,25 @@
 """CyclicalPruningTrainer: transformers' Trainer, whose optimizer step is one update of TV-PGD."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import EarlyStoppingCallback, ProgressCallback, Trainer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback
 
+from .average import WeightAverage
 from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
+from .core.processes import Shards, local
+from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
+from .manifest import newest_checkpoint
 from .report import CycleReport, LayerReport, PruningReport
+from .whole_checkpoints import WholeCheckpointTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +27,7 @@ _GATED = "hf_cyclical.callback.TargetEarlyStoppingCallback"
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
 
-class CyclicalPruningTrainer(Trainer):
+class CyclicalPruningTrainer(WholeCheckpointTrainer):
     """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
 
     Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
@@ -31,13 +38,16 @@ class CyclicalPruningTrainer(Trainer):
         pruner: TV-PGD with its masks; `None` before `train()`.
         tracker: The history of the masks.
         report: What happened so far.
+        average: The moving average of the weights, if `ema_decay` asks for one and training runs.
     """
 
     def __init__(self, *args: Any, pruning: PruningConfig, **kwargs: Any) -> None:
         self.pruning = pruning
+        self.whole_checkpoints = pruning.prunes
         self.pruner: TVPGD | None = None
         self.tracker: RecoveryTracker | None = None
         self.report: PruningReport | None = None
+        self.average: WeightAverage | None = None
         self.sparsity = 0.0
         super().__init__(*args, **kwargs)
         if not pruning.prunes:
@@ -45,7 +55,8 @@ class CyclicalPruningTrainer(Trainer):
         # Some image heads of transformers take **kwargs and drop them; the Trainer would then scale the loss wrongly.
         self.model_accepts_loss_kwargs = False
         self._refuse_other_schedules()
-        self._refuse_sharded_weights()
+        refuse_untested(self)
+        prepare_for_fsdp(self)
         self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
         self.add_callback(CycleCallback(self))
         if self.pop_callback(ProgressCallback) is not None:
@@ -93,16 +104,16 @@ class CyclicalPruningTrainer(Trainer):
         params = self._checked_parameters()
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope)
-        self.tracker = RecoveryTracker(self.pruner.masks)
+        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope, replicas=copies(self))
+        self.tracker = RecoveryTracker(self.pruner.masks, params)
+        self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
         self.report = self._new_report(recipe)
         self.sparsity = self.pruner.sparsity
         return self.lr_scheduler
 
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The weights that are pruned, by their names in the unwrapped model."""
-        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        return prunable_parameters(model, self.pruning.include, self.pruning.exclude)
+        return prunable_parameters(self._unwrapped(), self.pruning.include, self.pruning.exclude)
 
     def project(self, t: int) -> None:
         """Lines 4 to 8 of Algorithm 1 for update `t`."""
@@ -111,6 +122,8 @@ class CyclicalPruningTrainer(Trainer):
             self.tracker.update(self.pruner.masks)
             self.sparsity = self.pruner.sparsity
             self.report.add_masks(t, self.sparsity, self.tracker.regrown)
+        if self.average is not None:
+            self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
 
     def end_cycle(self, cycle: int) -> None:
         """Add the row of a cycle to the report; the evaluation that follows completes it."""
@@ -149,15 +162,19 @@ class CyclicalPruningTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in Trainer. At the end the model is masked, and the report has its layers."""
         if self.pruning.prunes and resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise PruningError(f"output_dir {self.args.output_dir!r} holds no checkpoint: start without resuming")
-        if self.pruning.prunes and isinstance(resume_from_checkpoint, str):
+        if self.pruning.prunes and isinstance(resume_from_checkpoint, (str, Path)):
+            resume_from_checkpoint = str(resume_from_checkpoint)
             shapes = {name: list(p.shape) for name, p in self.prunable_parameters().items()}
-            check_state(resume_from_checkpoint, self.pruning.to_dict(), shapes)
+            check_state(resume_from_checkpoint, self.pruning.to_dict(), shapes, split=self.is_fsdp_enabled)
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if self.pruning.prunes:
             self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
+            if self.average is not None:
+                self.average.apply_(self.pruner.masks)
+                self.average = None
             self.report.layers = self._layers()
             if not self.pruner.at_target:
                 logger.warning(
@@ -169,7 +186,7 @@ class CyclicalPruningTrainer(Trainer):
         """Evaluates the masked model, and adds its sparsity to the metrics."""
         if self.pruner is None:
             return super().evaluation_loop(*args, **kwargs)
-        with self.pruner.masked():
+        with self._as_result():
             output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics[f"{prefix}_sparsity"] = self.sparsity
@@ -184,12 +201,12 @@ class CyclicalPruningTrainer(Trainer):
                 logs["mask_distance"] = self.report.cycles[-1].mask_distance
         super().log(logs, start_time)
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the masked model."""
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the masked model; its average, if there is one, but for checkpoints, from which training goes on."""
         if self.pruner is None:
-            return super().save_model(*args, **kwargs)
-        with self.pruner.masked():
-            return super().save_model(*args, **kwargs)
+            return super().save_model(output_dir, _internal_call)
+        with self._as_result(averaged=not _internal_call):
+            return super().save_model(output_dir, _internal_call)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if self.pruner is not None and not self.pruner.at_target:
@@ -200,24 +217,26 @@ class CyclicalPruningTrainer(Trainer):
         super()._load_best_model()
         if self.pruner is not None:
             if has_state(self.state.best_model_checkpoint):
-                load_state(self.state.best_model_checkpoint, self.pruner, self.tracker)
+                load_state(self.state.best_model_checkpoint, self.pruner, self.tracker, self.average)
             else:  # save_only_model: the zeros are the masks
                 for name, p in self.pruner.params.items():
-                    self.pruner.masks[name].copy_(p.detach() != 0)
+                    self.pruner.masks[name].copy_(local(p) != 0)
             self.sparsity = self.pruner.sparsity
             self.report.chosen_update = self.state.best_global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if self.pruner is not None and self.args.should_save:
-            save_state(output_dir, self.pruner, self.tracker, self.report)
+        if self.pruner is not None:
+            write = self.args.should_save
+            save_state(output_dir, self.pruner, self.tracker, self.report, self.average, write=write)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if self.pruner is None or checkpoint is None:
             return
         updates = self.report.updates
-        self.report = load_state(checkpoint, self.pruner, self.tracker)
+        self.pruner.params = self.prunable_parameters()  # loading may have put others in their place
+        self.report = load_state(checkpoint, self.pruner, self.tracker, self.average)
         if self.report.updates != updates:
             raise PruningError(
                 f"the checkpoint is of another run: it has {self.report.updates} updates there, {updates} here: resume "
@@ -226,6 +245,17 @@ class CyclicalPruningTrainer(Trainer):
         self.sparsity = self.pruner.sparsity
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _unwrapped(self) -> torch.nn.Module:
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    @contextmanager
+    def _as_result(self, averaged: bool = True) -> Iterator[None]:
+        """The model as it is evaluated and saved: masked, averaged if that was asked for, the same on every process."""
+        average = self.average if averaged else None
+        with average.applied(self.pruner.masks) if average else self.pruner.masked():
+            broadcast_buffers(self._unwrapped())
+            yield
 
     def _recipe(self, updates: int) -> Recipe:
         epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
@@ -250,11 +280,6 @@ class CyclicalPruningTrainer(Trainer):
                 "learning rate: leave them out, and use lr_shape"
             )
 
-    def _refuse_sharded_weights(self) -> None:
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            mode = "DeepSpeed" if self.is_deepspeed_enabled else "FSDP"
-            raise PruningError(f"{mode} shards or copies the weights, which is not supported: use DDP or one process")
-
     def _new_report(self, recipe: Recipe) -> PruningReport:
         return PruningReport(
             config=self.pruning.to_dict(),
@@ -269,20 +294,17 @@ class CyclicalPruningTrainer(Trainer):
         return self.lr_scheduler.base_lrs[0] * recipe.eta(t)
 
     def _layers(self) -> list[LayerReport]:
+        kept, regrown = self.pruner.kept_by_layer(), self.tracker.regrown_by_layer
         return [
-            LayerReport(
-                name=name,
-                shape=list(mask.shape),
-                weights=mask.numel(),
-                kept=int(mask.count_nonzero()),
-                regrown=self.tracker.regrown_by_layer[name],
-            )
-            for name, mask in self.pruner.masks.items()
+            LayerReport(name=name, shape=list(p.shape), weights=p.numel(), kept=kept[name], regrown=regrown[name])
+            for name, p in self.pruner.params.items()
         ]
 
 
 def _zeros(params: dict[str, torch.nn.Parameter]) -> int:
-    return sum(p.numel() - int(p.count_nonzero()) for p in params.values())
+    nonzero = [int(local(p).count_nonzero()) for p in params.values()]
+    device = local(next(iter(params.values()))).device
+    return sum(p.numel() for p in params.values()) - sum(Shards.of(params.values()).totals(nonzero, device))
 
 
 def _points(recipe: Recipe, most: int = 1000) -> list[int]:

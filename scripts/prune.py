@@ -6,6 +6,7 @@ accelerate launch scripts/prune.py --preset list           # the paper's setting
 accelerate launch scripts/prune.py --preset imagenet-resnet18 --target_sparsity 0.8 --output_dir resnet18-80
 accelerate launch scripts/prune.py --model_name_or_path microsoft/resnet-50 --dataset_name ethz/food101 ...
 accelerate launch scripts/prune.py settings.yaml --seed 1  # arguments from a file, some overridden
+accelerate launch scripts/prune.py ... --resume auto       # after an interruption: the same command goes on
 """
 
 import logging
@@ -17,7 +18,7 @@ import transformers
 from transformers import set_seed
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
-from hf_cyclical.arguments import Arguments, fail, parse_arguments, without_secrets
+from hf_cyclical.arguments import Arguments, fail, parse_arguments, without_resume, without_secrets
 from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
 from hf_cyclical.data import load_image_data
 from hf_cyclical.metrics import accuracy, rank_classes
@@ -45,7 +46,12 @@ def main(argv: list[str]) -> int:
     if args.run.plan:
         return 0
     try:
-        trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
+        checkpoint = args.training.resume_from_checkpoint
+        if checkpoint or args.run.resume:
+            print_on_main(
+                trainer, f"\nGoing on from {checkpoint}" if checkpoint else "\nNo checkpoint yet: starting anew"
+            )
+        trainer.train(resume_from_checkpoint=checkpoint)
         if stop.stopped:
             print_on_main(trainer, how_to_go_on(trainer, argv))
             return INTERRUPTED
@@ -95,7 +101,8 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
         "model": args.model.model_name_or_path,
         "dataset": args.data.dataset_name,
         "seed": args.training.seed,
-        "command": shlex.join(["accelerate", "launch", "scripts/prune.py", *without_secrets(argv)]),
+        "processes": args.training.world_size,
+        "command": command(without_resume(without_secrets(argv))),
         "versions": versions(),
     }
     report.save(folder)
@@ -104,13 +111,14 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
 
 
 def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
-    step, checkpoint = (
-        trainer.state.global_step,
-        Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}",
-    )
-    resume = ["--resume_from_checkpoint", str(checkpoint)]
-    command = shlex.join(["accelerate", "launch", "scripts/prune.py", *without_secrets(argv), *resume])
-    return f"\nStopped after update {step} of {trainer.state.max_steps}. To go on:\n  {command}"
+    state, n = trainer.state, trainer.args.world_size
+    again = command([*without_resume(without_secrets(argv)), "--resume", "auto"])
+    processes = "" if n == 1 else f", on {n} processes as before or on any other number"
+    return f"\nStopped after update {state.global_step} of {state.max_steps}. To go on{processes}:\n  {again}"
+
+
+def command(argv: list[str]) -> str:
+    return shlex.join(["accelerate", "launch", "scripts/prune.py", *argv])
 
 
 def print_on_main(trainer: CyclicalPruningTrainer, text: str) -> None:

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from hf_cyclical import CyclicalPruningTrainer, prunable_parameters
+from hf_cyclical import CyclicalPruningTrainer, PruningConfig, prunable_parameters
 
 CYCLICAL = {"target_sparsity": 0.9, "cycles": 2, "delta_t": 3}
 
@@ -55,6 +55,41 @@ class OrderedPruningTrainer(InOrder, CyclicalPruningTrainer):
 
 class OrderedTrainer(InOrder, Trainer):
     pass
+
+
+def build_trainer(
+    folder, pruning=None, *, model=None, callbacks=None, optimizers=(None, None), shuffle=False, kind=None, **arguments
+):
+    """A trainer on tiny data; no pruning makes a plain Trainer."""
+    defaults = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 32,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+        "optim_args": "momentum=0.9",
+        "max_grad_norm": 0.0,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+    }
+    kwargs = {
+        "model": TinyNet() if model is None else model,
+        "args": TrainingArguments(**(defaults | arguments)),
+        "train_dataset": TinyImages(),
+        "eval_dataset": TinyImages(n=48, seed=2),
+        "compute_metrics": accuracy,
+        "callbacks": callbacks,
+        "optimizers": optimizers,
+    }
+    if pruning is None:
+        return (Trainer if shuffle else OrderedTrainer)(**kwargs)
+    config = pruning if isinstance(pruning, PruningConfig) else PruningConfig(**pruning)
+    kind = kind or (CyclicalPruningTrainer if shuffle else OrderedPruningTrainer)
+    return kind(**kwargs, pruning=config)
 
 
 def accuracy(prediction):

@@ -1,0 +1,121 @@
+"""Whole checkpoints: written under another name and renamed, with a list of their files that tells damaged ones."""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .core import PruningError
+
+MANIFEST_NAME = "manifest.json"
+STAGING_NAME = ".saving"
+_BLOCK = 1 << 20
+
+
+def seal(folder: Path) -> None:
+    """List the files of a checkpoint in it, and put all of it on the disk."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+    (folder / MANIFEST_NAME).write_text(json.dumps(files, indent=1) + "\n")
+    for path in [*folder.rglob("*"), folder]:
+        _flush(path)
+
+
+def publish(staged: Path, final: Path) -> None:
+    """Give a sealed checkpoint its name, in place of one that had it."""
+    old = staged.with_name(f"{final.name}.old")
+    if final.exists():
+        os.rename(final, old)
+    os.rename(staged, final)
+    _flush(final.parent)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def damage(folder: str | Path) -> str | None:
+    """What is wrong with a checkpoint, in words that name the file; None if it is whole."""
+    folder = Path(folder)
+    try:
+        files = json.loads((folder / MANIFEST_NAME).read_text())
+        expected = {str(name): (entry["bytes"], entry["crc32"]) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST_NAME} is missing"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return f"{MANIFEST_NAME} is damaged"
+    for name, (size, crc32) in expected.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+        if _crc32(path) != crc32:
+            return f"{name} is not as it was written"
+    return None
+
+
+def newest_checkpoint(output_dir: str | Path, before: int | None = None) -> Path | None:
+    """The newest whole checkpoint of a run, if need be the newest `before` an update; None if the run has none.
+
+    Raises:
+        PruningError: If there are checkpoints, but all of them are damaged.
+    """
+    damages = []
+    for update, folder in _checkpoints(Path(output_dir)):
+        if before is not None and update >= before:
+            continue
+        problem = damage(folder)
+        if problem is None:
+            return folder
+        damages.append(f"{folder.name}: {problem}")
+    if damages and before is None:
+        raise PruningError(
+            f"no checkpoint in {str(output_dir)!r} is whole ({'; '.join(damages)}): start anew in another output_dir"
+        )
+    return None
+
+
+def refuse_damaged(folder: str | Path) -> None:
+    """Raise a PruningError that names the damaged file of a checkpoint, and the checkpoint to use instead."""
+    folder = Path(folder)
+    problem = damage(folder)
+    if problem is None:
+        return
+    earlier = newest_checkpoint(folder.parent, before=_update(folder))
+    remedy = (
+        f"go on from {str(earlier)!r}, which is whole" if earlier else "there is no whole one before it: start anew"
+    )
+    raise PruningError(f"the checkpoint {str(folder)!r} is damaged, {problem}: {remedy}")
+
+
+def _checkpoints(output_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Newest first."""
+    found = [(_update(path), path) for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
+    return iter(sorted(((update, path) for update, path in found if update is not None), reverse=True))
+
+
+def _update(folder: Path) -> int | None:
+    match = re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", folder.name)
+    return int(match[1]) if match else None
+
+
+def _crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _flush(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

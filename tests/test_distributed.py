@@ -1,0 +1,204 @@
+"""CyclicalPruningTrainer on several real processes, against one process with the same batches."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from processes import on_processes
+from safetensors.torch import load_file
+from sharded import ShardedTrainer
+from tiny import TinyNet, build_trainer
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import ResNetConfig, ResNetForImageClassification, TrainerCallback
+
+from hf_cyclical import PruningError
+from hf_cyclical.callback import StopOnSignalCallback
+
+PRUNING = {"target_sparsity": 0.7, "cycles": 2, "delta_t": 3}
+SAVES = {"save_strategy": "steps", "save_steps": 5}
+MODES = ["ddp", "fsdp2"]
+
+
+def result_of(trainer):
+    """Whole weights, masks and the report of a run."""
+    pruner = trainer.pruner
+    weights = {name: p.full_tensor() if isinstance(p, DTensor) else p for name, p in pruner.params.items()}
+    return {
+        "weights": {name: w.detach().clone() for name, w in weights.items()},
+        "masks": pruner.state_dict()["masks"],
+        "report": trainer.report.to_dict(),
+        "split": all(isinstance(p, DTensor) for p in pruner.params.values()),
+        "processes": trainer.args.world_size,
+    }
+
+
+def run(rank, folder, mode, resume=None, pruning=PRUNING, **arguments):
+    arguments = {"max_steps": 24, "per_device_train_batch_size": 8 if mode == "one" else 4} | arguments
+    kind = ShardedTrainer if mode == "fsdp2" else None
+    trainer = build_trainer(folder, pruning, kind=kind, model=TinyNet(seed=rank if resume else 0), **arguments)
+    trainer.train(resume_from_checkpoint=resume)
+    return result_of(trainer)
+
+
+def assert_same_run(a, b, exact=False):
+    for name, mask in a["masks"].items():
+        assert torch.equal(mask, b["masks"][name]), name
+        close = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-6}
+        torch.testing.assert_close(a["weights"][name], b["weights"][name], **close)
+    assert a["report"]["masks"] == b["report"]["masks"]
+    assert a["report"]["layers"] == b["report"]["layers"]
+    rows = [{k: v for k, v in cycle.items() if k != "metrics"} for r in (a, b) for cycle in r["report"]["cycles"]]
+    assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
+
+
+class TestTwoProcessesAgainstOne:
+    @pytest.mark.parametrize("scope", ["local", "global"])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_masks_and_weights(self, tmp_path, mode, scope):
+        pruning = PRUNING | {"scope": scope}
+        one = run(0, tmp_path / "one", "one", pruning=pruning)
+        two = on_processes(2, run, tmp_path / "two", mode, None, pruning)
+        assert [r["processes"] for r in two] == [2, 2]
+        assert [r["split"] for r in two] == [mode == "fsdp2"] * 2
+        assert_same_run(two[0], two[1], exact=True)
+        assert_same_run(two[0], one)
+
+
+class TestResume:
+    @pytest.mark.parametrize("method", ["cyclical", "gradual_recovery"])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_goes_on_as_if_nothing_had_happened(self, tmp_path, mode, method):
+        pruning = PRUNING if method == "cyclical" else {"method": method, "target_sparsity": 0.7, "delta_t": 3}
+        pruning = pruning | {"ema_decay": 0.7}
+        whole = on_processes(2, run_and_resume, tmp_path, mode, pruning, SAVES)
+        for first, again in whole:
+            assert_same_run(first, again, exact=True)
+            assert first["report"] == again["report"]
+
+    @pytest.mark.parametrize(("mode", "there", "here"), [("ddp", 2, 1), ("ddp", 1, 2), ("fsdp2", 2, 4)])
+    def test_with_another_number_of_processes(self, tmp_path, mode, there, here):
+        runs = []
+        for n, resume in ((there, None), (here, str(tmp_path / str(there) / "checkpoint-10"))):
+            runs.append(on_processes(n, run_saving, tmp_path / str(n), mode, resume, 8 // n)[0])
+        assert [r["processes"] for r in runs] == [there, here]
+        assert_same_run(*runs)
+
+    @pytest.mark.parametrize(
+        ("there", "here", "words"),
+        [("ddp", "fsdp2", "with FSDP2 here, without there"), ("fsdp2", "ddp", "with FSDP2 there, without here")],
+    )
+    def test_fsdp2_and_none_do_not_mix(self, tmp_path, there, here, words):
+        on_processes(2, run_saving, tmp_path / there, there, None, 4)
+        with pytest.raises(PruningError, match=words):
+            on_processes(2, run_saving, tmp_path / here, here, str(tmp_path / there / "checkpoint-10"), 4)
+
+
+def run_saving(rank, folder, mode, resume, batch):
+    return run(rank, folder, mode, resume, per_device_train_batch_size=batch, **SAVES)
+
+
+def run_and_resume(rank, folder, mode, pruning, saves):
+    first = run(rank, folder / "whole", mode, pruning=pruning, **saves)
+    again = run(rank, folder / "again", mode, str(folder / "whole" / "checkpoint-10"), pruning, **saves)
+    return first, again
+
+
+class Normed(TinyNet):
+    """With statistics that differ between processes, as each sees other images."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, pixel_values, labels=None):
+        x = self.norm(self.conv(pixel_values)).relu().flatten(1)
+        logits = self.head(self.hidden(x).relu())
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"loss": loss, "logits": logits}
+
+
+def statistics_when_evaluated(rank, folder, mode):
+    class Look(TrainerCallback):
+        def __init__(self):
+            self.means = []
+
+        def on_evaluate(self, args, state, control, model=None, **kwargs):
+            self.means.append(model.norm.running_mean.clone())
+
+    look = Look()
+    trainer = build_trainer(
+        folder, PRUNING, kind=ShardedTrainer if mode == "fsdp2" else None, model=Normed(), callbacks=[look],
+        max_steps=12, per_device_train_batch_size=4, eval_strategy="steps", eval_steps=5, ddp_broadcast_buffers=False,
+    )  # fmt: skip
+    trainer.train()
+    trainer.save_model(str(folder / "saved"))
+    return look.means, trainer.model.norm.running_mean.clone()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics_of_batch_norm_are_the_same_everywhere(tmp_path, mode):
+    (means, mean), (other_means, other_mean) = on_processes(2, statistics_when_evaluated, tmp_path, mode)
+    assert len(means) == 4  # at 5 and 10, and at the end of each cycle of 6
+    assert all(torch.equal(a, b) for a, b in zip(means, other_means, strict=True))
+    assert torch.equal(mean, other_mean)
+    assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["norm.running_mean"], mean)
+
+
+def loss_of_a_resnet(rank, folder, mode):
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        num_channels=1, embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic", num_labels=3
+    )
+    trainer = build_trainer(
+        folder, PRUNING, kind=ShardedTrainer if mode == "fsdp2" else None, model=ResNetForImageClassification(config),
+        max_steps=6, per_device_train_batch_size=16 if mode == "one" else 4, logging_strategy="steps", logging_steps=1,
+        gradient_accumulation_steps=3 if mode == "one" else 6, learning_rate=1e-9,
+    )  # fmt: skip
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_the_loss_is_not_multiplied_by_processes_or_accumulation(tmp_path):
+    """This head drops what the Trainer hands it, and made the Trainer multiply its loss: trebled with one process."""
+    one = sum(loss_of_a_resnet(0, tmp_path / "one", "one")) / 6
+    for mode in MODES:
+        for losses in on_processes(2, loss_of_a_resnet, tmp_path / mode, mode):
+            assert sum(losses) / 6 == pytest.approx(one, rel=0.2)
+
+
+def drift_apart(rank, folder):
+    class Drift(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 4 and rank == 1:
+                with torch.no_grad():
+                    model.hidden.weight.neg_().add_(0.1)
+
+    build_trainer(folder, PRUNING, callbacks=[Drift()], max_steps=24, per_device_train_batch_size=4).train()
+
+
+def test_processes_that_drift_apart_are_an_error(tmp_path):
+    with pytest.raises(PruningError, match=r"masks of \S+ on process 1 are not those of process 0"):
+        on_processes(2, drift_apart, tmp_path)
+
+
+def stop_by_signal(rank, folder):
+    class Signal(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 7 and rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    stop = StopOnSignalCallback()
+    trainer = build_trainer(
+        folder, PRUNING, callbacks=[stop, Signal()], max_steps=24, per_device_train_batch_size=4,
+    )  # fmt: skip
+    trainer.train()
+    return stop.stopped, trainer.state.global_step
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_update(tmp_path):
+    assert on_processes(2, stop_by_signal, tmp_path) == [(True, 8), (True, 8)]
+    assert json.loads(Path(tmp_path, "checkpoint-8", "pruning_state.json").read_text())["t"] == 8
