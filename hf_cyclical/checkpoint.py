@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from .average import WeightAverage
 from .core import TVPGD, PruningError, RecoveryTracker
-from .manifest import refuse_damaged
+from .manifest import has_manifest, refuse_damaged
 from .report import PruningReport
 
 STATE_NAME = "pruning_state.json"
@@ -74,11 +74,14 @@ def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, li
         split: Whether they are split among processes.
     """
     folder = Path(folder)
-    if not (folder / TRAINER_STATE_NAME).is_file():
-        raise PruningError(f"{str(folder)!r} is no checkpoint: name a folder checkpoint-N that a run has left")
-    if not has_state(folder):
-        raise PruningError(f"{str(folder)!r} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
+    if not has_manifest(folder):
+        if not (folder / TRAINER_STATE_NAME).is_file():
+            raise PruningError(f"{str(folder)!r} is no checkpoint: name a folder checkpoint-N that a run has left")
+        if not has_state(folder):
+            raise PruningError(f"{str(folder)!r} holds no masks: resume from a checkpoint of CyclicalPruningTrainer")
     refuse_damaged(folder)
+    if not has_state(folder):
+        raise PruningError(f"{str(folder)!r} holds only a model (save_only_model): resume from one that holds all")
     state = json.loads((folder / STATE_NAME).read_text())
     if state["format"] != FORMAT:
         raise PruningError(f"{str(folder)!r} is of format {state['format']}, this version reads {FORMAT}: upgrade it")

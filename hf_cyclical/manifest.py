@@ -1,6 +1,7 @@
 """Whole checkpoints: written under another name and renamed, with a list of their files that tells damaged ones."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .core import PruningError
+
+logger = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
 STAGING_NAME = ".saving"
@@ -35,6 +38,11 @@ def publish(staged: Path, final: Path) -> None:
     os.rename(staged, final)
     _flush(final.parent)
     shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether a folder is a checkpoint that was sealed, damaged or not."""
+    return (folder / MANIFEST_NAME).is_file()
 
 
 def damage(folder: str | Path) -> str | None:
@@ -70,8 +78,10 @@ def newest_checkpoint(output_dir: str | Path, before: int | None = None) -> Path
             continue
         problem = damage(folder)
         if problem is None:
+            for text in damages:
+                logger.warning("%s: going on from %s instead", text, folder.name)
             return folder
-        damages.append(f"{folder.name}: {problem}")
+        damages.append(f"{folder.name} is damaged, {problem}")
     if damages and before is None:
         raise PruningError(
             f"no checkpoint in {str(output_dir)!r} is whole ({'; '.join(damages)}): start anew in another output_dir"

@@ -269,6 +269,11 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         return params
 
     def _refuse_other_schedules(self) -> None:
+        if self.args.optim.startswith("schedule_free"):
+            raise PruningError(
+                f"optim {self.args.optim.value!r} evaluates and saves other weights than it trains, which the masks do "
+                "not reach: use sgd, adamw_torch or another optimizer, with ema_decay for averaged weights"
+            )
         if self.lr_scheduler is not None:
             raise PruningError(
                 "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"

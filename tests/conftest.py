@@ -4,9 +4,20 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import functools
+import gc
 
 import pytest
 from tiny import build_trainer
+
+
+def pytest_collection_finish(session):
+    """Every `train()` collects garbage: what was imported need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure(config):
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -6,17 +6,11 @@ import signal
 
 import pytest
 import torch
-from tiny import CYCLICAL, OrderedPruningTrainer, TinyNet, same_weights
+from tiny import CYCLICAL, TinyNet, same_weights
 from transformers import TrainerCallback
 
-from hf_cyclical import CyclicalPruningTrainer, PruningError, prunable_parameters
+from hf_cyclical import PruningError, prunable_parameters
 from hf_cyclical.callback import StopOnSignalCallback
-
-
-def pretend_fsdp(trainer):
-    """As the Trainer is when it is launched with FSDP, which needs more than one process."""
-    CyclicalPruningTrainer.create_accelerator_and_postprocess(trainer)
-    trainer.is_fsdp_enabled = True
 
 
 class TestResume:
@@ -131,11 +125,6 @@ class TestRefusals:
             model.hidden.weight[3, 3] = torch.nan
         with pytest.raises(PruningError, match=r"hidden\.weight has 1 NaN"):
             make_trainer(CYCLICAL, model=model, max_steps=12).train()
-
-    def test_sharded_weights(self, make_trainer, monkeypatch):
-        monkeypatch.setattr(OrderedPruningTrainer, "create_accelerator_and_postprocess", pretend_fsdp)
-        with pytest.raises(PruningError, match="FSDP shards or copies the weights"):
-            make_trainer(CYCLICAL)
 
     def test_a_users_own_scheduler(self, make_trainer):
         model = TinyNet()
