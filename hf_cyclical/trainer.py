@@ -208,6 +208,13 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         with self._as_result(averaged=not _internal_call):
             return super().save_model(output_dir, _internal_call)
 
+    def _run_epoch(self, **kwargs: Any) -> None:
+        """As in Trainer, which would make one more update if it went on from the last one inside an epoch."""
+        if self.pruner is not None and self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(**kwargs)
+
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if self.pruner is not None and not self.pruner.at_target:
             return False

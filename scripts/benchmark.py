@@ -1,6 +1,6 @@
 """Measures what pruning costs in time and memory, on the CPU, against the goals of this project.
 
-python scripts/benchmark.py                                  # everything, about five minutes
+python scripts/benchmark.py                                  # everything, about ten minutes
 python scripts/benchmark.py magprune apply --json FILE       # some of it, and into a file too
 
 A time means little on a busy machine, a ratio does. So what is compared takes turns (A B A B ...), each turn of both
@@ -18,10 +18,18 @@ import torch
 from benchmarks.common import Row
 from benchmarks.data import small_images
 from benchmarks.masks import apply, choose_masks, memory
+from benchmarks.scaling import scaling
 from benchmarks.training import overhead
 
 USAGE_ERROR = 2
-BENCHMARKS = {"overhead": overhead, "magprune": choose_masks, "apply": apply, "memory": memory, "data": small_images}
+BENCHMARKS = {
+    "overhead": overhead,
+    "magprune": choose_masks,
+    "apply": apply,
+    "memory": memory,
+    "scaling": scaling,
+    "data": small_images,
+}
 
 
 def main(argv: list[str]) -> int:

@@ -89,9 +89,12 @@ def test_the_private_hooks_of_trainer_are_still_there():
         "_load_best_model": ["self"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+        "_save_checkpoint": ["self", "model", "trial"],
+        "_get_output_dir": ["self", "trial"],
     }
     for name, parameters in signatures.items():
         assert list(inspect.signature(getattr(Trainer, name)).parameters) == parameters
+    assert callable(Trainer._run_epoch)
 
 
 def test_scope_and_patterns_reach_the_pruner(make_trainer):

@@ -30,6 +30,16 @@ class TestResume:
         assert all(torch.equal(whole.pruner.masks[n], resumed.pruner.masks[n]) for n in whole.pruner.masks)
         assert resumed.report.to_dict() == whole.report.to_dict()
 
+    def test_from_the_last_update_inside_an_epoch_makes_none_more(self, make_trainer, tmp_path):
+        arguments = {"max_steps": 16, "save_strategy": "steps", "save_steps": 16}  # an epoch has 12
+        whole = make_trainer(CYCLICAL, **arguments)
+        whole.train()
+        resumed = make_trainer(CYCLICAL, model=TinyNet(seed=7), output_dir=str(tmp_path / "resumed"), **arguments)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-16"))
+        assert resumed.state.global_step == 16
+        assert same_weights(whole.model, resumed.model)
+        assert resumed.report.to_dict() == whole.report.to_dict()
+
     def test_a_foreign_checkpoint_is_refused(self, make_trainer, tmp_path):
         make_trainer(max_steps=4, save_strategy="steps", save_steps=4).train()
         with pytest.raises(PruningError, match="holds no masks"):

@@ -65,8 +65,12 @@ def apply_masks_(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> N
     Multiplies the bits by 0 or 1: a pruned weight becomes +0.0, also where it was negative, infinite or NaN.
     """
     for name, p in params.items():
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()]
-        local(p).view(bits).mul_(masks[name].view(torch.uint8))
+        bits = local(p).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()])
+        kept = masks[name].view(torch.uint8)
+        # On a CPU torch first widens the mask to the integers' size: some rows at a time, in the cache.
+        rows = max(_CHUNK * len(bits) // max(bits.numel(), 1), 1) if bits.device.type == "cpu" else max(len(bits), 1)
+        for some, mask in zip(torch.split(bits, rows), torch.split(kept, rows), strict=True):
+            some.mul_(mask)
 
 
 def kept(masks: Mapping[str, Tensor]) -> int:
