@@ -46,4 +46,5 @@ def _run(rank, n, port, folder, function, args):
         traceback.print_exc(file=sys.stderr)
         result = error
     torch.save(result, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a script may have ended it
+        dist.destroy_process_group()
