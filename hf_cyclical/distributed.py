@@ -7,6 +7,7 @@ import torch.distributed as dist
 from accelerate import DistributedType
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from transformers import Trainer
 
 from .core import PruningError
@@ -31,6 +32,8 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError(f"FSDP version {plugin.fsdp_version} hides the layers' weights: {_INSTEAD}")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
+        if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
+            raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
         raise PruningError(
             f"FSDP was asked for, and Accelerate would run {describe_processes(trainer)} without it, as it splits no "
@@ -45,18 +48,19 @@ def refuse_untested(trainer: Trainer) -> None:
 
 
 def prepare_for_fsdp(trainer: Trainer) -> None:
-    """What FSDP2 needs of an image model: a save that gathers the weights, and an answer about embeddings."""
+    """What FSDP2 needs for image models, which Accelerate takes for language models."""
     if not trainer.is_fsdp_enabled:
         return
-    plugin = trainer.accelerator.state.fsdp_plugin
-    plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of the type before stay
+    plugin, model = trainer.accelerator.state.fsdp_plugin, trainer.model
+    # Saving gathers the weights; else `save_model` would write none.
+    plugin.state_dict_config = plugin.optim_state_dict_config = None  # or those of the type before would stay
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # Accelerate asks which embeddings are tied; image models without any raise an error instead of answering.
-    for name in ("get_input_embeddings", "get_output_embeddings"):
-        try:
-            getattr(trainer.model, name, lambda: None)()
-        except NotImplementedError:
-            setattr(trainer.model, name, _no_embeddings)
+    # Some models list blocks that only their larger variants have.
+    if plugin.transformer_cls_names_to_wrap is None:
+        here = {type(module).__name__ for module in model.modules()}
+        plugin.transformer_cls_names_to_wrap = sorted(here & set(getattr(model, "_no_split_modules", None) or ()))
+    # Patch embeddings are no table of tokens: they are inside such blocks already, or the model has none to tell of.
+    model.get_input_embeddings = model.get_output_embeddings = _no_embeddings
 
 
 def describe_processes(trainer: Trainer) -> str:

@@ -11,7 +11,7 @@ class ShardedTrainer(OrderedPruningTrainer):
         super().create_accelerator_and_postprocess()
         self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
             fsdp_version=2,
-            auto_wrap_policy="NO_WRAP",
+            auto_wrap_policy="TRANSFORMER_BASED_WRAP",
             reshard_after_forward=True,
             state_dict_type="SHARDED_STATE_DICT",
             cpu_ram_efficient_loading=False,

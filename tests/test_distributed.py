@@ -11,9 +11,10 @@ from processes import on_processes
 from safetensors.torch import load_file
 from sharded import ShardedTrainer
 from tiny import TinyNet, build_trainer
+from tiny_models import save_family
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import ResNetConfig, ResNetForImageClassification, TrainerCallback
+from transformers import TimmWrapperConfig, TimmWrapperForImageClassification, TrainerCallback
 
 from hf_cyclical import PruningError
 from hf_cyclical.callback import StopOnSignalCallback
@@ -148,26 +149,47 @@ def test_statistics_of_batch_norm_are_the_same_everywhere(tmp_path, mode):
     assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["norm.running_mean"], mean)
 
 
-def loss_of_a_resnet(rank, folder, mode):
+def losses_of_families(rank, folder, mode):
+    """The first loss of a model of each family; the images of every part of a batch are the same, as is BatchNorm's."""
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    data = [{"pixel_values": images[i % 4], "labels": i % 4 % 3} for i in range(64)]
+    losses = {}
+    for family in ("ResNet", "MobileNetV2", "ViT", "ConvNext", "timm"):
+        model = make_model(family, folder / f"{family}-{rank}")
+        trainer = build_trainer(
+            folder, PRUNING, kind=ShardedTrainer if mode == "fsdp2" else None, model=model, train_dataset=data,
+            max_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=1 if mode == "one" else 2,
+            logging_strategy="steps", logging_steps=1, learning_rate=1e-3, eval_dataset=None,
+        )  # fmt: skip
+        trainer.train()
+        trainer.save_model(str(folder / family))
+        losses[family] = trainer.state.log_history[0]["loss"]
+    return losses
+
+
+def make_model(family, folder):
     torch.manual_seed(0)
-    config = ResNetConfig(
-        num_channels=1, embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic", num_labels=3
-    )
-    trainer = build_trainer(
-        folder, PRUNING, kind=ShardedTrainer if mode == "fsdp2" else None, model=ResNetForImageClassification(config),
-        max_steps=6, per_device_train_batch_size=16 if mode == "one" else 4, logging_strategy="steps", logging_steps=1,
-        gradient_accumulation_steps=3 if mode == "one" else 6, learning_rate=1e-9,
-    )  # fmt: skip
-    trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    if family == "timm":
+        model = TimmWrapperForImageClassification(TimmWrapperConfig(architecture="test_resnet", num_labels=3))
+    else:
+        model = save_family(family, folder)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
 
 
 def test_the_loss_is_not_multiplied_by_processes_or_accumulation(tmp_path):
-    """This head drops what the Trainer hands it, and made the Trainer multiply its loss: trebled with one process."""
-    one = sum(loss_of_a_resnet(0, tmp_path / "one", "one")) / 6
+    """Some heads drop what the Trainer hands them, which made it multiply their losses: here by four."""
+    one = losses_of_families(0, tmp_path / "one", "one")
     for mode in MODES:
-        for losses in on_processes(2, loss_of_a_resnet, tmp_path / mode, mode):
-            assert sum(losses) / 6 == pytest.approx(one, rel=0.2)
+        for losses in on_processes(2, losses_of_families, tmp_path / mode, mode):
+            assert losses == pytest.approx(one, rel=1e-4)
+        for family in one:
+            saved = load_file(tmp_path / mode / family / "model.safetensors")
+            zeros = sum(int((weight == 0).sum()) for weight in saved.values() if weight.ndim > 1)
+            weights = sum(weight.numel() for weight in saved.values() if weight.ndim > 1)
+            assert zeros / weights > 0.6
 
 
 def drift_apart(rank, folder):

@@ -76,6 +76,7 @@ def build_trainer(
         "use_cpu": True,
         "dataloader_pin_memory": False,
     }
+    data = {name: arguments.pop(name) for name in ("train_dataset", "eval_dataset") if name in arguments}
     kwargs = {
         "model": TinyNet() if model is None else model,
         "args": TrainingArguments(**(defaults | arguments)),
@@ -84,6 +85,7 @@ def build_trainer(
         "compute_metrics": accuracy,
         "callbacks": callbacks,
         "optimizers": optimizers,
+        **data,
     }
     if pruning is None:
         return (Trainer if shuffle else OrderedTrainer)(**kwargs)
