@@ -1,18 +1,14 @@
 """scripts/prune.py as its users start it: the main job end to end, files, interruption, bad input."""
 
 import json
-import os
-import re
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
+from started import LAUNCH, PYTHON, ROOT, SHORT, run
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -23,25 +19,6 @@ from transformers import (
 from hf_cyclical import load_report
 from hf_cyclical.data import DataArguments, load_image_data
 from hf_cyclical.models import load_image_model
-
-ROOT = Path(__file__).parent.parent
-LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
-PYTHON = [sys.executable, "scripts/prune.py"]
-SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
-
-
-def start(command, *args, **kwargs):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen(
-        [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, **kwargs,
-    )  # fmt: skip
-
-
-def run(command, *args):
-    process = start(command, *args)
-    out, err = process.communicate(timeout=400)
-    return process.returncode, out, err
 
 
 @pytest.fixture(scope="module")
@@ -123,30 +100,6 @@ def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_p
     assert report.config["target_sparsity"] == 0.8
     assert report.schedule[0] == [0, 1e-3]
     assert "cycle 1" in out
-
-
-def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
-    arguments = ["--max_steps", 300, "--dense_epochs", 0, "--cycles", 2]
-    process = start(PYTHON, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
-    seen = ""
-    while not re.search(r" (5\d|[6-9]\d|1\d\d)/300", seen):
-        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
-        assert chunk, seen
-        seen += chunk
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Stopped after update" in out
-    command = out.strip().splitlines()[-1].split()
-    assert command[:3] == ["accelerate", "launch", "scripts/prune.py"]
-    code, _, err = run(PYTHON, *command[3:])
-    assert code == 0, err
-
-    code, _, err = run(PYTHON, *arguments, "--output_dir", tmp_path / "whole")
-    assert code == 0, err
-    stopped, whole = (AutoModelForImageClassification.from_pretrained(tmp_path / n) for n in ("stopped", "whole"))
-    assert all(torch.equal(p, q) for p, q in zip(stopped.parameters(), whole.parameters(), strict=True))
-    assert load_report(tmp_path / "stopped").cycles == load_report(tmp_path / "whole").cycles
 
 
 @pytest.mark.parametrize(

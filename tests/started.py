@@ -1,0 +1,25 @@
+"""The scripts as their users start them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
+PYTHON = [sys.executable, "scripts/prune.py"]
+SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
+
+
+def start(command, *args, **kwargs):
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, **kwargs,
+    )  # fmt: skip
+
+
+def run(command, *args):
+    process = start(command, *args)
+    out, err = process.communicate(timeout=400)
+    return process.returncode, out, err
