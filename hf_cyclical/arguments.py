@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from .config import PruningConfig, applies
 from .core import PruningError
@@ -129,7 +130,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
         _require(model, data, training)
         _check_training(training)
         _set_epochs(run, pruning, training, named)
-        _set_resume(run, training)
+        _set_resume(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
     return Arguments(model, data, run, pruning, training)
@@ -230,6 +231,8 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
     if named.get("lr_shape", "drop") != "drop":
         left_out |= {"lr_drop_at", "lr_drop_factor"}
+    if {"lr_drop_at", "lr_drop_factor"} & set(named):
+        left_out.add("lr_shape")
     method = named.get("method", PruningConfig.method)
     if {"dense_updates", "max_steps"} & set(named) or method == "freeze":
         left_out.add("dense_epochs")
@@ -287,7 +290,7 @@ def _set_epochs(
     training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
 
 
-def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:
+def _set_resume(run: RunArguments, pruning: PruningConfig, training: PruningTrainingArguments) -> None:
     """One place for where a run goes on: `training.resume_from_checkpoint`."""
     if run.resume is None:
         return
@@ -296,7 +299,11 @@ def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:
             f"resume {run.resume!r} contradicts resume_from_checkpoint {training.resume_from_checkpoint!r}: "
             "give one of them"
         )
-    newest = newest_checkpoint(training.output_dir) if run.resume == "auto" else run.resume
+    newest: str | Path | None = run.resume
+    if run.resume == "auto" and pruning.prunes:
+        newest = newest_checkpoint(training.output_dir)
+    elif run.resume == "auto":  # the checkpoints of a dense run are the Trainer's
+        newest = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
     training.resume_from_checkpoint = None if newest is None else str(newest)
 
 

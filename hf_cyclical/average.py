@@ -10,7 +10,7 @@ from .core.processes import local, part, whole
 
 
 class WeightAverage:
-    """a <- decay * a + (1 - decay) * theta after every update, for weights and statistics.
+    """a <- decay * a + (1 - decay) * theta after every update, for weights and statistics, in float32.
 
     It mixes weights of several masks, and so is denser than they are: it is masked where it is used, and begins anew
     with each cycle.
@@ -20,13 +20,13 @@ class WeightAverage:
         self.decay = decay
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.tensors = {name: t for name, t in tensors.items() if t.is_floating_point()}
-        self.values = {name: local(t).clone() for name, t in self.tensors.items()}
+        self.values = {name: local(t).float().clone() for name, t in self.tensors.items()}
 
     @torch.no_grad()
     def update(self, *, restart: bool) -> None:
         """Take in the model's weights, or begin anew from them."""
         for name, t in self.tensors.items():
-            self.values[name].lerp_(local(t), 1.0 if restart else 1 - self.decay)
+            self.values[name].lerp_(local(t).float(), 1.0 if restart else 1 - self.decay)
 
     @torch.no_grad()
     def apply_(self, masks: Mapping[str, Tensor]) -> None:
@@ -50,7 +50,6 @@ class WeightAverage:
         """The average of a tensor in one piece."""
         return whole(self.values[name], self.tensors[name])
 
-    def load(self, values: Mapping[str, Tensor]) -> None:
-        """Take over averages in one piece."""
-        for name, value in self.values.items():
-            value.copy_(part(values[name], self.tensors[name]))
+    def load(self, name: str, value: Tensor) -> None:
+        """Take over the average of a tensor in one piece."""
+        self.values[name].copy_(part(value, self.tensors[name]))

@@ -13,7 +13,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from .distributed import any_process
 
@@ -49,11 +49,13 @@ class CycleCallback(TrainerCallback):
 
     def __init__(self, trainer: "CyclicalPruningTrainer") -> None:
         self.trainer = trainer
+        self._resumed_at: int | None = None
         self._evaluated_at: int | None = None
         self._saved_at: int | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._evaluated_at = self._saved_at = None
+        self._resumed_at = state.global_step or None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         stops = [cycle.stop for cycle in self.trainer.recipe.cycles]
@@ -68,7 +70,7 @@ class CycleCallback(TrainerCallback):
                 control.should_save = True
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self.trainer.is_in_train:
+        if self.trainer.is_in_train and state.global_step != self._resumed_at:
             self._evaluated_at = state.global_step
             self.trainer.note_evaluation(kwargs["metrics"])
 
@@ -135,13 +137,14 @@ class StopOnSignalCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self.stopped, self._asked = False, None
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self._before:
             self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if any_process(self._asked is not None, args.device) and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
-            control.should_evaluate = False
+            if args.eval_strategy == IntervalStrategy.EPOCH and float(state.epoch).is_integer():
+                control.should_evaluate = True  # due after this update, and the checkpoint is to know of it
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.stopped:

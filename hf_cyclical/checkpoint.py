@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -20,12 +21,13 @@ from .report import PruningReport
 
 STATE_NAME = "pruning_state.json"
 TENSORS_NAME = "pruning_state.safetensors"
-FORMAT = 1
+FORMAT = 2
 _FLAG_BITS = 4
 
 
 def save_state(
     folder: str | Path,
+    settings: dict[str, Any],
     pruner: TVPGD,
     tracker: RecoveryTracker,
     report: PruningReport,
@@ -52,6 +54,7 @@ def save_state(
         return
     state = {
         "format": FORMAT,
+        "settings": settings,
         "shapes": {name: list(p.shape) for name, p in pruner.params.items()},
         "split": pruner.shards.several,
         "t": pruner.t,
@@ -64,12 +67,12 @@ def save_state(
     (Path(folder) / STATE_NAME).write_text(json.dumps(state))
 
 
-def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, list[int]], split: bool = False) -> None:
+def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, list[int]], split: bool) -> None:
     """Refuse a folder that is no checkpoint, a damaged one, or one of another model or with other settings.
 
     Args:
         folder: The checkpoint.
-        config: The settings of the run that is to go on, resolved.
+        settings: Those of the run that is to go on.
         shapes: The shapes of the weights that it prunes.
         split: Whether they are split among processes.
     """
@@ -84,18 +87,21 @@ def check_state(folder: str | Path, config: dict[str, Any], shapes: dict[str, li
         raise PruningError(f"{str(folder)!r} holds only a model (save_only_model): resume from one that holds all")
     state = json.loads((folder / STATE_NAME).read_text())
     if state["format"] != FORMAT:
-        raise PruningError(f"{str(folder)!r} is of format {state['format']}, this version reads {FORMAT}: upgrade it")
+        raise PruningError(
+            f"{str(folder)!r} is of format {state['format']}, this version of hf_cyclical reads {FORMAT}: go on with "
+            f"{'a newer' if state['format'] > FORMAT else 'the older'} version"
+        )
     if state["split"] != split:
         with_it, without = ("there", "here") if state["split"] else ("here", "there")
         raise PruningError(
             f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
             "state does not carry over: resume as it was made, on any number of processes"
         )
-    there = state["report"]["config"]
-    for name in config:
-        if there.get(name) != config[name]:
+    there = state["settings"]
+    for name in settings:
+        if there.get(name) != settings[name]:
             raise PruningError(
-                f"the checkpoint is of another run: {name} is {there.get(name)!r} there, {config[name]!r} here: "
+                f"the checkpoint is of another run: {name} is {there.get(name)!r} there, {settings[name]!r} here: "
                 "resume with the settings it was made with"
             )
     if state["shapes"] != shapes:
@@ -111,18 +117,17 @@ def load_state(
 ) -> PruningReport:
     """Take over the state saved in `folder`, and return the report so far."""
     state = json.loads((Path(folder) / STATE_NAME).read_text())
-    tensors = load_file(Path(folder) / TENSORS_NAME)
-    shapes = {name: p.shape for name, p in pruner.params.items()}
-    masks = {name: _unpack(tensors[f"mask.{name}"], shape).bool() for name, shape in shapes.items()}
-    hidden = _by_prefix(tensors, "hidden.")
-    pruner.load_state_dict({"t": state["t"], "s_now": state["s_now"], "masks": masks, "hidden": hidden})
-    flags = {
-        name: sum(_unpack(plane, shape) << bit for bit, plane in enumerate(tensors[f"flags.{name}"]))
-        for name, shape in shapes.items()
-    }
-    tracker.load_state_dict({**state, "flags": flags})
-    if average is not None:
-        average.load(_by_prefix(tensors, "average."))
+    with safe_open(Path(folder) / TENSORS_NAME, framework="pt") as file:
+        names = set(file.keys())
+        for name, p in pruner.params.items():  # one layer at a time, as in saving
+            hidden = file.get_tensor(f"hidden.{name}") if f"hidden.{name}" in names else None
+            pruner.load_layer(name, _unpack(file.get_tensor(f"mask.{name}"), p.shape).bool(), hidden)
+            planes = enumerate(file.get_tensor(f"flags.{name}"))
+            tracker.load_layer(name, sum(_unpack(plane, p.shape) << bit for bit, plane in planes))
+        for name in average.values if average else ():
+            average.load(name, file.get_tensor(f"average.{name}"))
+    pruner.t, pruner.s_now = state["t"], state["s_now"]
+    tracker.load_state_dict({**state, "flags": {}})
     return PruningReport.from_dict(state["report"])
 
 
@@ -142,7 +147,3 @@ def _pack(bits: Tensor) -> Tensor:
 def _unpack(packed: Tensor, shape: torch.Size) -> Tensor:
     bits = np.unpackbits(packed.numpy(), count=shape.numel())
     return torch.from_numpy(bits).view(shape)
-
-
-def _by_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

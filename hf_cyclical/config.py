@@ -289,6 +289,10 @@ class PruningConfig:
                 f"contradicts dense_epochs {self.dense_epochs:g}",
                 "give one of them",
             )
+        if self.ema_decay and not self.prunes:
+            _refuse(
+                "ema_decay", self.ema_decay, "has no effect where nothing is pruned", "raise target_sparsity above 0"
+            )
         if self.method == "freeze" and (self.dense_epochs or self.dense_updates):
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             _refuse(name, getattr(self, name), "would undo the zeros that method freeze keeps", "leave it out")

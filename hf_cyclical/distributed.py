@@ -30,6 +30,8 @@ def refuse_untested(trainer: Trainer) -> None:
         plugin = trainer.accelerator.state.fsdp_plugin
         if plugin.fsdp_version != 2:
             raise PruningError(f"FSDP version {plugin.fsdp_version} hides the layers' weights: {_INSTEAD}")
+        if plugin.activation_checkpointing:
+            raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
@@ -65,8 +67,8 @@ def prepare_for_fsdp(trainer: Trainer) -> None:
 
 def describe_processes(trainer: Trainer) -> str:
     """How many processes there really are, and how they work together."""
-    n = trainer.args.world_size
-    return "1 process" if n == 1 else f"{n} processes ({_TESTED[trainer.accelerator.distributed_type]})"
+    n, kind = trainer.args.world_size, trainer.accelerator.distributed_type
+    return "1 process" if n == 1 else f"{n} processes ({_TESTED.get(kind, kind.value)})"
 
 
 def broadcast_buffers(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from .core import PruningError
 logger = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
-STAGING_NAME = ".saving"
+STAGING_NAME = "_saving"
 _BLOCK = 1 << 20
 
 
@@ -122,7 +122,7 @@ def _crc32(path: Path) -> int:
 
 
 def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+    if os.name == "nt":  # Windows cannot open folders, nor flush what was opened for reading
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -69,6 +69,8 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in Trainer; an EarlyStoppingCallback only counts evaluations at the target sparsity."""
         callback = callback() if isinstance(callback, type) else callback
+        if self.pruning.prunes and isinstance(callback, EarlyStoppingCallback):
+            self.args.restore_callback_states_from_checkpoint = True  # else its patience would begin anew at a resume
         if self.pruning.prunes and type(callback) is EarlyStoppingCallback:
             callback = TargetEarlyStoppingCallback(callback.early_stopping_patience, callback.early_stopping_threshold)
         gated = isinstance(callback, TargetEarlyStoppingCallback) or not isinstance(callback, EarlyStoppingCallback)
@@ -93,6 +95,22 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
     def cycle(self) -> int:
         """The number of the current cycle, from 1; 0 in a dense start."""
         return sum(cycle.start < self.state.global_step for cycle in self.recipe.cycles)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides how a run goes, and must be the same where it goes on."""
+        args = self.args
+        images = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return self.pruning.to_dict() | {
+            "learning_rate": args.learning_rate,
+            "optim": str(getattr(args.optim, "value", args.optim)),
+            "optim_args": args.optim_args,
+            "weight_decay": args.weight_decay,
+            "max_grad_norm": args.max_grad_norm,
+            "label_smoothing_factor": args.label_smoothing_factor,
+            "seed": args.seed,
+            "data_seed": args.data_seed,
+            "images an update": None if args.auto_find_batch_size else images,
+        }
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -159,7 +177,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
 
     # Trainer's own methods -------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in Trainer. At the end the model is masked, and the report has its layers."""
         if self.pruning.prunes and resume_from_checkpoint is True:
             resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
@@ -168,13 +186,14 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         if self.pruning.prunes and isinstance(resume_from_checkpoint, (str, Path)):
             resume_from_checkpoint = str(resume_from_checkpoint)
             shapes = {name: list(p.shape) for name, p in self.prunable_parameters().items()}
-            check_state(resume_from_checkpoint, self.pruning.to_dict(), shapes, split=self.is_fsdp_enabled)
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            check_state(resume_from_checkpoint, self.settings(), shapes, split=self.is_fsdp_enabled)
+        output = super().train(resume_from_checkpoint, *args, **kwargs)
         if self.pruning.prunes:
             self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
             if self.average is not None:
                 self.average.apply_(self.pruner.masks)
                 self.average = None
+            broadcast_buffers(self._unwrapped())
             self.report.layers = self._layers()
             if not self.pruner.at_target:
                 logger.warning(
@@ -187,6 +206,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         if self.pruner is None:
             return super().evaluation_loop(*args, **kwargs)
         with self._as_result():
+            broadcast_buffers(self._unwrapped())
             output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics[f"{prefix}_sparsity"] = self.sparsity
@@ -205,7 +225,9 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         """Saves the masked model; its average, if there is one, but for checkpoints, from which training goes on."""
         if self.pruner is None:
             return super().save_model(output_dir, _internal_call)
-        with self._as_result(averaged=not _internal_call):
+        if _internal_call:  # all processes are here; a user may save on one of them alone
+            broadcast_buffers(self._unwrapped())
+        with self._as_result(averaged=not _internal_call or self.args.save_only_model):
             return super().save_model(output_dir, _internal_call)
 
     def _run_epoch(self, **kwargs: Any) -> None:
@@ -225,7 +247,8 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         if self.pruner is not None:
             if has_state(self.state.best_model_checkpoint):
                 load_state(self.state.best_model_checkpoint, self.pruner, self.tracker, self.average)
-            else:  # save_only_model: the zeros are the masks
+            else:  # save_only_model: the zeros are the masks, and the weights the average
+                self.average = None
                 for name, p in self.pruner.params.items():
                     self.pruner.masks[name].copy_(local(p) != 0)
             self.sparsity = self.pruner.sparsity
@@ -235,14 +258,13 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         super()._save_optimizer_and_scheduler(output_dir)
         if self.pruner is not None:
             write = self.args.should_save
-            save_state(output_dir, self.pruner, self.tracker, self.report, self.average, write=write)
+            save_state(output_dir, self.settings(), self.pruner, self.tracker, self.report, self.average, write=write)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if self.pruner is None or checkpoint is None:
             return
         updates = self.report.updates
-        self.pruner.params = self.prunable_parameters()  # loading may have put others in their place
         self.report = load_state(checkpoint, self.pruner, self.tracker, self.average)
         if self.report.updates != updates:
             raise PruningError(
@@ -258,10 +280,9 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
 
     @contextmanager
     def _as_result(self, averaged: bool = True) -> Iterator[None]:
-        """The model as it is evaluated and saved: masked, averaged if that was asked for, the same on every process."""
+        """The model as it is evaluated and saved: masked, and averaged if that was asked for."""
         average = self.average if averaged else None
         with average.applied(self.pruner.masks) if average else self.pruner.masked():
-            broadcast_buffers(self._unwrapped())
             yield
 
     def _recipe(self, updates: int) -> Recipe:

@@ -12,7 +12,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from .core import PruningError
-from .manifest import STAGING_NAME, newest_checkpoint, publish, seal
+from .manifest import STAGING_NAME, publish, seal
 
 
 class WholeCheckpointTrainer(Trainer):
@@ -30,6 +30,10 @@ class WholeCheckpointTrainer(Trainer):
     def _get_output_dir(self, trial: Any) -> str:
         return self._staging or super()._get_output_dir(trial)
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging is None:  # else it is about to get another name, under which it is pushed
+            super()._push_from_checkpoint(checkpoint_folder)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not self.whole_checkpoints:
             return super()._save_checkpoint(model, trial)
@@ -41,31 +45,46 @@ class WholeCheckpointTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             self._staging = staging
             super()._save_checkpoint(model, trial)
+            self._remember_best(run_dir, name)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                self._publish(Path(staging, name), Path(run_dir, name))
+                seal(Path(staging, name))
+                publish(Path(staging, name), Path(run_dir, name))
+                self._rotate(run_dir)
             self.accelerator.wait_for_everyone()
         except (OSError, RuntimeError, SafetensorError) as error:
-            shutil.rmtree(staging, ignore_errors=True)
+            if not _is_of_the_disk(error):
+                raise
+            if self.args.should_save:
+                shutil.rmtree(staging, ignore_errors=True)
             raise PruningError(
                 f"{name} could not be written to {run_dir!r} ({_first_line(error)}): make room, and go on from the "
-                f"newest whole checkpoint ({newest_checkpoint(run_dir) or 'there is none yet'})"
+                "newest whole checkpoint"
             ) from error
         finally:
             self._staging = None
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(os.path.join(run_dir, name))
 
-    def _publish(self, staged: Path, final: Path) -> None:
-        if self.state.best_model_checkpoint == str(staged):
-            self.state.best_model_checkpoint = str(final)
-            self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
-        seal(staged)
-        publish(staged, final)
+    def _remember_best(self, run_dir: str, name: str) -> None:
+        """The best checkpoint by its final name, on every process: each of them loads it in the end."""
+        if self.state.best_model_checkpoint and self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = os.path.join(run_dir, name)
+            if self.args.should_save:
+                self.state.save_to_json(os.path.join(run_dir, STAGING_NAME, name, TRAINER_STATE_NAME))
+
+    def _rotate(self, run_dir: str) -> None:
         rotate_checkpoints(
-            output_dir=str(final.parent),
+            output_dir=run_dir,
             save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
             use_mtime=True,
         )
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether it comes from writing files: torch has no class of its own for that, and gloo's errors look alike."""
+    return not isinstance(error, RuntimeError) or "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -63,7 +63,7 @@ class Attempt:
         """Names of the checkpoints that it is writing, or was when it ended; not those that earlier starts left."""
         names = []
         with suppress(FileNotFoundError):  # whole in the meantime
-            for path in (self.folder / ".saving").glob("checkpoint-*"):
+            for path in (self.folder / "_saving").glob("checkpoint-*"):
                 names += [path.name] * (path.stat().st_mtime >= self.began)
         return names
 

@@ -102,7 +102,7 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
         "dataset": args.data.dataset_name,
         "seed": args.training.seed,
         "processes": args.training.world_size,
-        "command": command(without_resume(without_secrets(argv))),
+        "command": command(trainer, without_resume(without_secrets(argv))),
         "versions": versions(),
     }
     report.save(folder)
@@ -111,14 +111,20 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
 
 
 def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
-    state, n = trainer.state, trainer.args.world_size
-    again = command([*without_resume(without_secrets(argv)), "--resume", "auto"])
-    processes = "" if n == 1 else f", on {n} processes as before or on any other number"
-    return f"\nStopped after update {state.global_step} of {state.max_steps}. To go on{processes}:\n  {again}"
+    stopped = f"\nStopped after update {trainer.state.global_step} of {trainer.state.max_steps}."
+    if trainer.args.save_only_model:
+        return f"{stopped} There is nothing to go on from, as save_only_model was asked for."
+    return f"{stopped} To go on:\n  {command(trainer, [*without_resume(without_secrets(argv)), '--resume', 'auto'])}"
 
 
-def command(argv: list[str]) -> str:
-    return shlex.join(["accelerate", "launch", "scripts/prune.py", *argv])
+def command(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
+    n = str(trainer.args.world_size)
+    launcher = ["accelerate", "launch"]
+    if trainer.is_fsdp_enabled:
+        launcher += ["--use_fsdp", "--fsdp_version", "2", "--num_processes", n]
+    elif trainer.args.world_size > 1:
+        launcher = ["torchrun", "--nproc_per_node", n]
+    return shlex.join([*launcher, "scripts/prune.py", *argv])
 
 
 def print_on_main(trainer: CyclicalPruningTrainer, text: str) -> None:

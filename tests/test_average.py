@@ -89,6 +89,19 @@ class TestAverage:
         rows = [row for row in trainer.report.evaluations if row["update"] == trainer.state.best_global_step]
         assert trainer.evaluate()["eval_loss"] == pytest.approx(rows[-1]["loss"], rel=1e-6)
 
+    def test_of_a_best_model_without_its_state(self, make_trainer):
+        trainer = make_trainer(
+            AVERAGED, max_steps=24, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
+            load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True, save_only_model=True,
+        )  # fmt: skip
+        trainer.train()
+        assert trainer.state.best_global_step < 24
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
+
+    def test_without_pruning_is_refused(self):
+        with pytest.raises(PruningError, match=r"ema_decay 0.9 has no effect where nothing is pruned"):
+            PruningConfig(target_sparsity=0, ema_decay=0.9)
+
     @pytest.mark.parametrize("decay", [0, 1, -0.5, "0.9", float("nan")])
     def test_a_decay_that_means_nothing_is_refused(self, decay):
         with pytest.raises(PruningError, match=r"ema_decay .* must be in \(0, 1\): use 0.999"):

@@ -192,6 +192,38 @@ def test_the_loss_is_not_multiplied_by_processes_or_accumulation(tmp_path):
             assert zeros / weights > 0.6
 
 
+def best_of_a_run(rank, folder, mode):
+    trainer = build_trainer(
+        folder, PRUNING, kind=ShardedTrainer if mode == "fsdp2" else None, max_steps=24, per_device_train_batch_size=4,
+        save_strategy="steps", save_steps=3, eval_strategy="steps", eval_steps=3, load_best_model_at_end=True,
+        metric_for_best_model="loss", greater_is_better=True,  # the worst, which is not the last
+    )  # fmt: skip
+    trainer.train()
+    best = trainer.state.best_global_step
+    losses = {row["update"]: row["loss"] for row in trainer.report.evaluations}
+    return result_of(trainer), best, losses[best], trainer.evaluate()["eval_loss"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_process_ends_with_the_best_model(tmp_path, mode):
+    (one, best, then, now), (other, _, _, other_now) = on_processes(2, best_of_a_run, tmp_path, mode)
+    assert best < 24
+    assert now == other_now == pytest.approx(then)
+    assert_same_run(one, other, exact=True)
+
+
+def save_on_one_process(rank, folder):
+    trainer = build_trainer(folder, PRUNING, model=Normed(), max_steps=12, per_device_train_batch_size=4)
+    trainer.train()
+    if trainer.is_world_process_zero():
+        trainer.save_model(str(folder / "saved"))
+
+
+def test_one_process_may_save_alone(tmp_path):
+    on_processes(2, save_on_one_process, tmp_path)
+    assert (tmp_path / "saved" / "model.safetensors").is_file()
+
+
 def drift_apart(rank, folder):
     class Drift(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **kwargs):

@@ -131,3 +131,8 @@ def test_refusals(argv, words, capsys):
         parse(*argv)
     assert exit_.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_drop_that_is_named_takes_the_place_of_the_presets_shape():
+    assert parse("--preset", "digits").pruning.lr_shape == "cosine"
+    assert parse("--preset", "digits", "--lr_drop_at", 0.5).pruning.resolved("lr_shape") == "drop"

@@ -68,6 +68,7 @@ def tensor_parallelism(trainer):
         (deepspeed, "DeepSpeed trains a copy of the weights.*: " + INSTEAD),
         (fsdp(fsdp_version=1), "FSDP version 1 hides the layers' weights: " + INSTEAD),
         (fsdp(fsdp_version=2, cpu_offload=CPUOffloadPolicy()), "cpu_offload is not tested: turn it off"),
+        (fsdp(fsdp_version=2, activation_checkpointing=True), "activation_checkpointing is not tested: use gradient_"),
         (fsdp(fsdp_version=2, auto_wrap_policy="SIZE_BASED_WRAP"), "SIZE_BASED_WRAP fails on lists of layers: use"),
         (distributed_type(DistributedType.MULTI_XPU), "MULTI_XPU is not tested: " + INSTEAD),
         (distributed_type(DistributedType.MEGATRON_LM), "MEGATRON_LM is not tested: " + INSTEAD),

@@ -61,6 +61,13 @@ def test_resume_auto_starts_anew_and_then_goes_on_from_the_newest_whole_checkpoi
     assert load_report(tmp_path / "out") == first  # its command too, as nobody had interrupted it
 
 
+def test_resume_auto_of_a_dense_run(prune, tmp_path, capsys):
+    arguments = [*SAVES[:2], "--target_sparsity", "0", "--save_steps", "5", "--output_dir", str(tmp_path / "out")]
+    for words in ("No checkpoint yet", f"Going on from {tmp_path / 'out' / 'checkpoint-24'}"):
+        assert prune([*arguments, "--resume", "auto"]) == 0
+        assert words in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -35,8 +35,8 @@ class TestMainJob:
         report = load_report(folder)
         accuracies = [cycle.metrics["accuracy"] for cycle in report.cycles]
         assert len(accuracies) == 5
-        assert accuracies[-1] > accuracies[0] + 0.005
-        assert accuracies[-1] > 0.95
+        assert accuracies[-1] > accuracies[0] + 0.02  # of seed 42; the mean over ten seeds rises by five points
+        assert accuracies[-1] > 0.94
         assert report.dense["accuracy"] > 0.95
         assert all(cycle.sparsity == pytest.approx(0.95, abs=1e-3) for cycle in report.cycles)
         assert report.cycles[-1].mask_distance > report.cycles[1].mask_distance > 0
@@ -45,6 +45,7 @@ class TestMainJob:
     def test_prints_the_plan_first(self, main_job):
         _, out, _ = main_job
         assert out.index("Plan: cyclical, sparsity 0.95, local scope") < out.index("cycle 5")
+        assert "1 process, cpu, 64 images an update" in out
         assert "74,800 of the model's 75,290 weights can be pruned, in 8 layers" in out
 
     def test_leaves_a_model_that_loads_and_is_as_good_and_as_sparse_as_reported(self, main_job):
@@ -86,7 +87,7 @@ def test_plan_prints_only_the_plan(tmp_path):
     assert code == 0
     assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
     assert "cycle 2: 12 to 20 by 4, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10
-    assert "0.05, 0.005 from 9" in out
+    assert "0.05 to 0.000851854" in out  # the cosine's update 11 of 12: 0.05 * (1 + cos(11/12 pi)) / 2
     assert not (tmp_path / "out" / "config.json").exists()
 
 

@@ -7,10 +7,11 @@ import signal
 import pytest
 import torch
 from tiny import CYCLICAL, TinyNet, same_weights
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hf_cyclical import PruningError, prunable_parameters
 from hf_cyclical.callback import StopOnSignalCallback
+from hf_cyclical.manifest import seal
 
 
 class TestResume:
@@ -72,6 +73,11 @@ class TestResume:
             ({"exclude": ["head"]}, {}, r"exclude is None there, \['head'\] here"),
             ({"cycles": 3}, {}, "cycles is 2 there, 3 here"),
             ({}, {"max_steps": 30}, "it has 12 updates there, 30 here"),
+            ({}, {"learning_rate": 0.001}, "learning_rate is 0.1 there, 0.001 here"),
+            ({}, {"per_device_train_batch_size": 16}, "images an update is 8 there, 16 here"),
+            ({}, {"seed": 3}, "seed is 42 there, 3 here"),
+            ({}, {"optim": "adamw_torch", "optim_args": None}, "optim is 'sgd' there, 'adamw_torch' here"),
+            ({"ema_decay": 0.9}, {}, "ema_decay is None there, 0.9 here"),
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(self, make_trainer, tmp_path, changed, arguments, words):
@@ -93,6 +99,51 @@ class TestResume:
         model.head = torch.nn.Linear(24, 5)
         with pytest.raises(PruningError, match=r"head\.weight has shape \[3, 24\] there, \[5, 24\] here"):
             make_trainer(CYCLICAL, model=model, max_steps=12).train(str(tmp_path / "run" / "checkpoint-8"))
+
+    @pytest.mark.parametrize("strategy", [{"eval_strategy": "steps", "eval_steps": 6}, {"eval_strategy": "epoch"}])
+    def test_a_signal_costs_no_evaluation_that_was_due(self, make_trainer, tmp_path, strategy):
+        class Signal(TrainerCallback):
+            def on_optimizer_step(self, args, state, control, **kwargs):
+                if state.global_step + 1 == (12 if args.eval_strategy == "epoch" else 6):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        pruning = CYCLICAL | {"cycles": 1}  # ends at 24: no cycle ends where the signal comes
+        arguments = {"num_train_epochs": 2, **strategy}
+        whole = make_trainer(pruning, output_dir=str(tmp_path / "whole"), **arguments)
+        whole.train()
+        stop = StopOnSignalCallback()
+        trainer = make_trainer(pruning, callbacks=[stop, Signal()], **arguments)
+        trainer.train()
+        assert stop.stopped
+        resumed = make_trainer(pruning, eval_on_start=True, **arguments)
+        resumed.train(resume_from_checkpoint=True)
+        assert resumed.report.evaluations == whole.report.evaluations
+
+    def test_the_patience_of_early_stopping_goes_on(self, make_trainer, tmp_path):
+        arguments = {
+            "max_steps": 24, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1,
+            "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
+        }  # fmt: skip
+        pruning = {"method": "one_shot", "target_sparsity": 0.5}
+        whole = make_trainer(pruning, callbacks=[EarlyStoppingCallback(4)], **arguments)
+        whole.train()
+        end = whole.state.global_step
+        assert 4 < end < 24
+        resumed = make_trainer(
+            pruning, callbacks=[EarlyStoppingCallback(4)], output_dir=str(tmp_path / "resumed"), **arguments
+        )
+        resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{end - 2}"))
+        assert resumed.state.global_step == end
+
+    def test_a_newer_format_is_refused(self, make_trainer, tmp_path):
+        make_trainer(CYCLICAL, max_steps=12, save_strategy="steps", save_steps=8).train()
+        folder = tmp_path / "run" / "checkpoint-8"
+        state = json.loads((folder / "pruning_state.json").read_text())
+        (folder / "pruning_state.json").write_text(json.dumps(state | {"format": 99}))
+        (folder / "manifest.json").unlink()
+        seal(folder)
+        with pytest.raises(PruningError, match=r"is of format 99, this version .* reads 2: go on with a newer version"):
+            make_trainer(CYCLICAL, max_steps=12).train(str(folder))
 
     def test_a_signal_does_not_cost_the_checkpoint_it_made(self, make_trainer, tmp_path):
         class CtrlC(TrainerCallback):

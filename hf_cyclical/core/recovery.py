@@ -98,10 +98,14 @@ class RecoveryTracker:
         """The history of a layer's weights in one piece."""
         return whole(self.flags[name], self._params[name])
 
+    def load_layer(self, name: str, flags: Tensor) -> None:
+        """Take over the history of a layer's weights in one piece."""
+        self.flags[name].copy_(part(flags, self._params[name]))
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a history."""
-        for name, flags in self.flags.items():
-            flags.copy_(part(state["flags"][name], self._params[name]))
+        for name, flags in state["flags"].items():
+            self.load_layer(name, flags)
         self.regrown_by_layer = dict(state["regrown_by_layer"])
         self.cycles_ended = state["cycles_ended"]
 

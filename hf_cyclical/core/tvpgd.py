@@ -142,14 +142,20 @@ class TVPGD:
                 raise PruningError(f"the state does not fit: {name} has shape {tuple(p.shape)} here, {there} there")
         if unknown := sorted(set(masks) - set(self.masks)):
             raise PruningError(f"the state does not fit: {', '.join(unknown)} there, not among the pruned weights here")
-        for name, mask in self.masks.items():
-            mask.copy_(part(masks[name], self.params[name]))
-        for name, values in state["hidden"].items():
-            w, pruned = local(self.params[name]), ~self.masks[name]
-            hidden = torch.zeros(self.params[name].shape, dtype=w.dtype, device=w.device)
-            hidden[~masks[name].to(w.device)] = values.to(w)
-            w[pruned] = part(hidden, self.params[name])[pruned]
+        for name in self.masks:
+            self.load_layer(name, masks[name], state["hidden"].get(name))
         self.t, self.s_now = state["t"], state["s_now"]
+
+    @torch.no_grad()
+    def load_layer(self, name: str, mask: Tensor, hidden: Tensor | None = None) -> None:
+        """Take over the mask of a layer in one piece, and the values of the weights that it hides."""
+        p = self.params[name]
+        self.masks[name].copy_(part(mask, p))
+        if hidden is not None:
+            w, pruned = local(p), ~self.masks[name]
+            values = torch.zeros(p.shape, dtype=w.dtype, device=w.device)
+            values[~mask.to(w.device)] = hidden.to(w)
+            w[pruned] = part(values, p)[pruned]
 
 
 def _device(masks: Masks) -> torch.device:
