@@ -19,6 +19,7 @@ from benchmarks.common import Row
 from benchmarks.data import small_images
 from benchmarks.masks import apply, choose_masks, memory
 from benchmarks.scaling import scaling
+from benchmarks.storage import storage
 from benchmarks.training import overhead
 
 USAGE_ERROR = 2
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "memory": memory,
     "scaling": scaling,
     "data": small_images,
+    "storage": storage,
 }
 
 
@@ -60,6 +62,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=75, help="updates of each trainer in overhead (75)")
     # With more, every operation waits for the core that other jobs keep busy: twenty times longer, for the short ones.
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (1); more only if nothing else runs")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="trained model for storage; digits if not given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     parser.error = lambda message: parser.exit(USAGE_ERROR, f"error: {message} (--help explains every argument)\n")
     options = parser.parse_args(argv)
@@ -67,6 +70,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error(f"benchmark {unknown[0]!r} is not known: choose from {', '.join(BENCHMARKS)}")
     if min(options.steps, options.threads) < 1:
         parser.error(f"--steps {options.steps} and --threads {options.threads} must be at least 1")
+    if options.model and not (options.model / "model.safetensors").is_file():
+        parser.error(f"--model {options.model} has no model.safetensors: name the folder of a saved model")
     if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
         parser.error(f"--json {options.json} cannot be written: name a file in an existing folder")
     return options

@@ -1,0 +1,27 @@
+import pytest
+from local_hub import LocalHub
+from local_hub.samples import CARD, WEIGHTS
+
+
+@pytest.fixture(scope="session")
+def hub_process():
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(hub_process):
+    """An empty Hub. It stays on one port, which the preloaded clients know, and forgets between the tests."""
+    hub_process.reset()
+    return hub_process
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What is worth a repository."""
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "README.md").write_text(CARD)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "plots" / "figure.svg").write_text("<svg/>")
+    (tmp_path / "model.safetensors").write_bytes(WEIGHTS)
+    return tmp_path

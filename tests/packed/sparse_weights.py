@@ -1,0 +1,24 @@
+"""Sparse tensors, and what packing keeps of them."""
+
+import torch
+
+from hf_cyclical.core import apply_masks_, magprune
+
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(tensor):
+    """The bits of a tensor, with +0.0 for -0.0: what packing keeps."""
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.where(tensor == 0, 0, tensor.view(INTEGERS[tensor.element_size()]))
+
+
+def sparse(*shape, s=0.9, dtype=torch.float32, seed=0):
+    weights = {"w": torch.randn(shape, generator=torch.Generator().manual_seed(seed))}
+    apply_masks_(weights, magprune(weights, s))
+    return weights["w"].to(dtype)
+
+
+def same_tensors(a, b):
+    return a.keys() == b.keys() and all(a[k].shape == b[k].shape and torch.equal(bits(a[k]), bits(b[k])) for k in a)
