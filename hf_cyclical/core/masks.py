@@ -23,6 +23,7 @@ Scope = Literal["local", "global"]
 Masks = dict[str, Tensor]
 
 _CHUNK = 1 << 18  # weights looked at in one go: bounds the temporary memory
+_WIDENED = 1 << 20  # weights masked in one go on a CPU, where torch widens the mask to the integers' size first
 _SMALL = 1 << 16  # weights up to which one selection beats histograms
 _DIGIT = 16  # bits counted per pass: a histogram that stays in the cache
 _SENT_DIGIT = 11  # the same where histograms travel: one pass more, of 16 KiB instead of 512
@@ -67,8 +68,10 @@ def apply_masks_(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> N
     for name, p in params.items():
         bits = local(p).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()])
         kept = masks[name].view(torch.uint8)
-        # On a CPU torch first widens the mask to the integers' size: some rows at a time, in the cache.
-        rows = max(_CHUNK * len(bits) // max(bits.numel(), 1), 1) if bits.device.type == "cpu" else max(len(bits), 1)
+        if bits.device.type != "cpu" or bits.numel() <= _WIDENED:
+            bits.mul_(kept)
+            continue
+        rows = max(_WIDENED * len(bits) // bits.numel(), 1)
         for some, mask in zip(torch.split(bits, rows), torch.split(kept, rows), strict=True):
             some.mul_(mask)
 

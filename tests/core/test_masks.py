@@ -299,3 +299,12 @@ def test_kept_and_sparsity_count_over_all_layers():
     assert kept(masks) == 4
     assert sparsity(masks) == pytest.approx(5 / 9)
     assert sparsity({}) == 0.0
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_large_layer_is_masked_by_rows_all_the_same(memory_format):
+    w = torch.randn(1500, 90, 3, 3).contiguous(memory_format=memory_format)  # more than 2^20 weights
+    mask = torch.rand(w.shape) < 0.5
+    expected = w.masked_fill(~mask, 0)
+    apply_masks_({"w": w}, {"w": mask.contiguous(memory_format=memory_format)})
+    assert torch.equal(w, expected)
