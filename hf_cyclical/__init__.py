@@ -3,8 +3,11 @@
 from . import cifar  # noqa: F401  registers its models in timm
 from .config import PruningConfig
 from .core import TVPGD, PruningError, magprune, prunable_parameters
+from .loading import load
+from .packed import pack_folder, unpack_folder  # lets transformers load packed weights, too
 from .report import CycleReport, PruningReport, load_report
 from .trainer import CyclicalPruningTrainer
+from .verify import Verification, verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -14,7 +17,12 @@ __all__ = [
     "PruningConfig",
     "PruningError",
     "PruningReport",
+    "Verification",
+    "load",
     "load_report",
     "magprune",
+    "pack_folder",
     "prunable_parameters",
+    "unpack_folder",
+    "verify",
 ]

@@ -18,6 +18,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from .config import PruningConfig, applies
 from .core import PruningError
 from .data.arguments import DataArguments
+from .hub import refuse_settings
 from .manifest import newest_checkpoint
 from .presets import PRESETS
 from .report import align
@@ -65,6 +66,8 @@ class RunArguments:
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )
+    hub_public: bool = _field(False, "With push_to_hub: make the repository public; it is private unless told.")
+    packed: bool = _field(False, "With push_to_hub: push packed weights too, on the branch packed.")
 
 
 @dataclass
@@ -91,13 +94,14 @@ class PruningTrainingArguments(TrainingArguments):
 
 @dataclass
 class Arguments:
-    """All arguments of a run."""
+    """All arguments of a run; `repo_id` says where to push what it leaves."""
 
     model: ModelArguments
     data: DataArguments
     run: RunArguments
     pruning: PruningConfig
     training: PruningTrainingArguments
+    repo_id: str | None
 
 
 _TYPES = [RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments]
@@ -131,9 +135,10 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
         _check_training(training)
         _set_epochs(run, pruning, training, named)
         _set_resume(run, pruning, training)
+        repo_id = _take_push(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
-    return Arguments(model, data, run, pruning, training)
+    return Arguments(model, data, run, pruning, training, repo_id)
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
@@ -190,7 +195,8 @@ def _named(parser: HfArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
     given, unknown = parser.parse_known_args(argv, blank)
     if unknown:
         options = [option for action in parser._actions for option in action.option_strings]
-        raise PruningError(f"argument {unknown[0]} is unknown: {_near(unknown[0], options)}")
+        word = unknown[0].partition("=")[0]  # its value may be a token
+        raise PruningError(f"argument {word} is unknown: {_near(word, options)}")
     return {name: value for name, value in vars(given).items() if value is not _Unset and value is not None}
 
 
@@ -305,6 +311,23 @@ def _set_resume(run: RunArguments, pruning: PruningConfig, training: PruningTrai
     elif run.resume == "auto":  # the checkpoints of a dense run are the Trainer's
         newest = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
     training.resume_from_checkpoint = None if newest is None else str(newest)
+
+
+def _take_push(run: RunArguments, pruning: PruningConfig, training: PruningTrainingArguments) -> str | None:
+    """Where to push to; taken from the Trainer, which would push whenever it saves and not the finished folder."""
+    refuse_settings(training)
+    if not training.push_to_hub:
+        unused = {"hub_public": run.hub_public, "packed": run.packed, "hub_model_id": training.hub_model_id}
+        for name in (name for name, value in unused.items() if value):
+            raise PruningError(f"{name} {unused[name]} has no effect without push_to_hub: add --push_to_hub")
+        return None
+    if training.hub_model_id is None:
+        raise PruningError("push_to_hub needs a repository: add --hub_model_id user/name")
+    if not pruning.prunes:
+        raise PruningError("push_to_hub with target_sparsity 0: only pruned models are pushed, leave it out")
+    run.hub_public |= training.hub_private_repo is False
+    training.push_to_hub = False
+    return training.hub_model_id
 
 
 def _print_presets() -> NoReturn:

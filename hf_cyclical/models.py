@@ -39,11 +39,18 @@ UNBUILDABLE = (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeErro
 
 @dataclass(frozen=True)
 class ImageModel:
-    """A classifier, the image processor that is saved beside it, and what both expect of images."""
+    """A classifier, the image processor that is saved beside it, and what both expect of images.
+
+    Attributes:
+        base_model: The Hub id that its weights come from; None if they are random or from a folder.
+        revision: The commit of these weights.
+    """
 
     model: PreTrainedModel
     processor: BaseImageProcessor
     settings: ImageSettings
+    base_model: str | None = None
+    revision: str | None = None
 
 
 def load_image_model(
@@ -63,7 +70,10 @@ def load_image_model(
     """
     if not labels or len(set(labels)) < len(labels):
         raise PruningError(f"labels must be distinct and at least one, got {labels[:5]}: name every class once")
+    given = Path(os.path.expanduser(name))
     name, folder = _find_folder(os.fspath(name), from_scratch)
+    downloaded = folder is not None and not given.is_dir() and not from_scratch
+    base = (name, folder.name) if downloaded else (None, None)  # a snapshot's folder has the name of its commit
     config = _timm_config(name) if folder is None else _read_config(name, folder)
     _set_labels(config, labels)
     if folder is None or from_scratch:
@@ -74,9 +84,9 @@ def load_image_model(
     if isinstance(config, TimmWrapperConfig):
         model.config.num_features = model.timm_model.num_features  # timm's own configs say it
         processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
-        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg))
+        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base)
     processor = load_image_processor(name, folder, config, image_size)
-    return ImageModel(model, processor, processor_settings(name, processor, config))
+    return ImageModel(model, processor, processor_settings(name, processor, config), *base)
 
 
 def _find_folder(name: str, from_scratch: bool) -> tuple[str, Path | None]:

@@ -17,9 +17,10 @@ from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
 from .core.processes import Shards, local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
+from .hub import refuse_settings
 from .manifest import newest_checkpoint
+from .pushing_trainer import PushingTrainer
 from .report import CycleReport, LayerReport, PruningReport
-from .whole_checkpoints import WholeCheckpointTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ _GATED = "hf_cyclical.callback.TargetEarlyStoppingCallback"
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
 
-class CyclicalPruningTrainer(WholeCheckpointTrainer):
+class CyclicalPruningTrainer(PushingTrainer):
     """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
 
     Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
@@ -56,6 +57,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         self.model_accepts_loss_kwargs = False
         self._refuse_other_schedules()
         refuse_untested(self)
+        refuse_settings(self.args)
         prepare_for_fsdp(self)
         self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
         self.add_callback(CycleCallback(self))

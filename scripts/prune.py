@@ -7,6 +7,7 @@ accelerate launch scripts/prune.py --preset imagenet-resnet18 --target_sparsity 
 accelerate launch scripts/prune.py --model_name_or_path microsoft/resnet-50 --dataset_name ethz/food101 ...
 accelerate launch scripts/prune.py settings.yaml --seed 1  # arguments from a file, some overridden
 accelerate launch scripts/prune.py ... --resume auto       # after an interruption: the same command goes on
+accelerate launch scripts/prune.py ... --push_to_hub --hub_model_id user/name   # private, unless --hub_public
 """
 
 import logging
@@ -21,8 +22,9 @@ from hf_cyclical import CyclicalPruningTrainer, PruningError
 from hf_cyclical.arguments import Arguments, fail, parse_arguments, without_resume, without_secrets
 from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
 from hf_cyclical.data import load_image_data
+from hf_cyclical.hub import create_repository, push
 from hf_cyclical.metrics import accuracy, rank_classes
-from hf_cyclical.models import load_image_model, make_portable
+from hf_cyclical.models import ImageModel, load_image_model, make_portable
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.plots import FIGURE_NAME, plot_run
 from hf_cyclical.report import REPORT_NAME, show, versions
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> int:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
     try:
-        trainer, stop = build(args)
+        trainer, stop, loaded = build(args)
         print_on_main(trainer, describe_plan(trainer))
     except Exception as error:
         if args.training.log_level == "debug" and not isinstance(error, PruningError):
@@ -46,6 +48,8 @@ def main(argv: list[str]) -> int:
     if args.run.plan:
         return 0
     try:
+        if args.repo_id and trainer.is_world_process_zero():
+            args.repo_id = create_repository(args.repo_id, private=not args.run.hub_public)  # what fails, fails now
         checkpoint = args.training.resume_from_checkpoint
         if checkpoint or args.run.resume:
             print_on_main(
@@ -55,13 +59,13 @@ def main(argv: list[str]) -> int:
         if stop.stopped:
             print_on_main(trainer, how_to_go_on(trainer, argv))
             return INTERRUPTED
-        finish(trainer, args, argv)
+        finish(trainer, loaded, args, argv)
     except PruningError as error:
         fail(error)
     return 0
 
 
-def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback]:
+def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback, ImageModel]:
     set_seed(args.training.seed)
     data = load_image_data(args.data, seed=args.training.seed)
     loaded = load_image_model(
@@ -84,10 +88,10 @@ def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback
     if args.pruning.prunes and not args.training.resume_from_checkpoint:
         # The dense model is the first row of the table: evaluated after a dense start, or else right away.
         args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
-    return trainer, stop
+    return trainer, stop, loaded
 
 
-def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) -> None:
+def finish(trainer: CyclicalPruningTrainer, loaded: ImageModel, args: Arguments, argv: list[str]) -> None:
     trainer.save_model()
     dense = trainer.evaluate()["eval_accuracy"] if trainer.report is None else None
     if not trainer.is_world_process_zero():
@@ -99,6 +103,8 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
         return
     report.about = {
         "model": args.model.model_name_or_path,
+        "base_model": loaded.base_model,
+        "model_revision": loaded.revision,
         "dataset": args.data.dataset_name,
         "seed": args.training.seed,
         "processes": args.training.world_size,
@@ -107,7 +113,11 @@ def finish(trainer: CyclicalPruningTrainer, args: Arguments, argv: list[str]) ->
     }
     report.save(folder)
     plot_run(report, folder / FIGURE_NAME)
-    print(f"\n{report.summary()}\n\nThe model, {REPORT_NAME} and {FIGURE_NAME} are in {folder}")
+    print(f"\n{report.summary()}\n\nThe model, {REPORT_NAME} and {FIGURE_NAME} are in {folder}", flush=True)
+    if args.repo_id:
+        transformers.utils.logging.enable_progress_bar()
+        url = push(folder, args.repo_id, private=not args.run.hub_public, packed=args.run.packed)
+        print(f"Pushed to {url}")
 
 
 def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:

@@ -210,15 +210,6 @@ def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_fo
     assert "cycle 2" in capsys.readouterr().out
 
 
-def test_a_token_is_not_written_down(tmp_path, capsys, monkeypatch):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
-    arguments = [*SHORT, "--hub_token", "hf_SECRET", "--output_dir", str(tmp_path / "out")]
-    assert prune.main(arguments) == 0
-    assert "hf_SECRET" not in (tmp_path / "out" / "pruning_report.json").read_text() + capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "line", ["include: 3", "learning_rate: null", "max_steps: 10.5", "method: [a]", "seed: {a: 1}"]
 )

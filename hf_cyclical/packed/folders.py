@@ -26,7 +26,7 @@ __all__ = ["load_packed_model", "pack_folder", "unpack_folder"]
 # What else belongs to a saved model. Nothing else is copied: not pickles, not optimizer states, not dot files.
 COPIED = ("README.md", "LICENSE", "pruning_report.json", "sparsity.json", *PROCESSORS, "*.png", "*.svg")
 MAX_COPIED_BYTES = 1 << 24
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 4 << 20
 # What a timm config may not ask of create_model: to read other weights.
 NOT_MODEL_ARGUMENTS = {"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
 

@@ -1,0 +1,287 @@
+"""Pushing a finished run to the Hub.
+
+What is pushed is built anew from a list of names, so that nothing else in the run's folder can get out: not the
+Trainer's arguments with their token, not pickles, optimizer states, links or dot files.
+"""
+
+import json
+import logging
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+from huggingface_hub import HfApi, RepoUrl, constants, errors, get_token
+from huggingface_hub.utils import validate_repo_id
+from transformers import TrainingArguments
+
+from .card import CARD_NAME as CARD
+from .card import render_card
+from .core import PruningError
+from .metadata import KEY, METADATA_NAME, describe_weights, short_form, stamp
+from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, first_line, make_portable, read_json
+from .packed import is_packed, pack_folder
+from .plots import FIGURE_NAME
+from .report import REPORT_NAME, PruningReport, load_report
+
+__all__ = ["build_folder", "create_repository", "push", "refuse_settings"]
+
+logger = logging.getLogger(__name__)
+
+MAIN, PACKED = "main", "packed"  # branches
+NEEDED = (WEIGHTS, CONFIG, REPORT_NAME)
+COPIED = (*NEEDED, *PROCESSORS, FIGURE_NAME)
+ALLOWED = (*COPIED, METADATA_NAME, CARD)
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
+_PATH = re.compile(r"(?<![\w./:-])~?/(?:[^/\s'\"]+/)*")  # all of it but its last part
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MOST_WORDS = 300  # of what the Hub says, in characters
+
+
+def refuse_settings(args: TrainingArguments) -> None:
+    """Refuse what would push something else than the finished model, or write the token down.
+
+    Raises:
+        PruningError: If the arguments hold a token or, with `push_to_hub`, ask for pushes during training or to
+            another branch.
+    """
+    if args.hub_token is not None:
+        raise PruningError(f"hub_token would be written into training_args.bin, and others may read it: {LOGIN}")
+    if args.push_to_hub and args.hub_strategy != "end":
+        raise PruningError(
+            f"hub_strategy {args.hub_strategy.value!r} pushes models on the way, which are not at the target, with all "
+            "that is in output_dir: use hub_strategy 'end'"
+        )
+    if args.push_to_hub and args.hub_revision not in (None, MAIN):
+        raise PruningError(f"hub_revision {args.hub_revision!r}: the model goes to the branch {MAIN}, leave it out")
+
+
+def build_folder(
+    run: Path, target: Path, *, repo_id: str, packed: bool = False, license: str | None = None
+) -> dict[str, Path]:
+    """Make what is pushed from the folder of a finished run, which stays as it is.
+
+    Args:
+        run: The run's folder, with model, config and report.
+        target: A folder to make others in.
+        repo_id: Where it will be: the card says how to load it from there.
+        packed: Whether to make a folder with packed weights, too.
+        license: For the card.
+
+    Returns:
+        The folder of each branch: `main`, and `packed` if that was asked for.
+
+    Raises:
+        PruningError: If the run is not whole, if one of its files is a link, or if one of them holds a token.
+    """
+    folder = target / MAIN
+    folder.mkdir(parents=True)
+    _copy(run, folder)
+    report = _read_report(run, folder)
+    make_portable(folder)
+    metadata = stamp(folder, report)
+    folders = {MAIN: folder}
+    files = {"dense": (folder / WEIGHTS).stat().st_size}
+    if packed:
+        folders[PACKED] = target / PACKED
+        files["packed"] = pack_folder(folder, folders[PACKED]).packed_bytes
+        _describe_packed(folders[PACKED], metadata)
+    config = read_json(str(run), folder / CONFIG)
+    card = render_card(
+        report,
+        metadata,
+        repo_id=repo_id,
+        files=files,
+        figure=FIGURE_NAME if (folder / FIGURE_NAME).exists() else None,
+        license=license,
+        library="transformers" if "model_type" in config else "timm",
+        architecture=config.get("architecture"),
+    )
+    for made in folders.values():
+        (made / CARD).write_text(card, encoding="utf-8")
+        _refuse_tokens(run, made)
+    return folders
+
+
+def push(
+    run: str | Path,
+    repo_id: str,
+    *,
+    private: bool = True,
+    packed: bool = False,
+    license: str | None = None,
+    commit_message: str = "Push with hf_cyclical",
+) -> str:
+    """Push the folder of a finished run: each branch in one commit, or none if nothing has changed.
+
+    Args:
+        run: The run's folder. It stays as it is, whatever happens.
+        repo_id: "user/name", made if it is not there.
+        private: Whether it is to be private. An existing one stays what it is; a public one is then refused.
+        packed: Whether to push packed weights too, on the branch `packed`.
+        license: For the card.
+        commit_message: The title of the commits.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        PruningError: If the run cannot be pushed, or if the Hub or the way to it fails: with the command to try again.
+    """
+    run = Path(run)
+    _refuse_bad_name(repo_id)
+    command = ["python", "scripts/push.py", str(run), repo_id]
+    command += [] if private else ["--hub_public"]
+    command += ["--packed"] if packed else []
+    command += ["--license", license] if license else []
+    with TemporaryDirectory(prefix="hf_cyclical_") as scratch:
+        folders = build_folder(run, Path(scratch), repo_id=repo_id, packed=packed, license=license)
+        with _explained(repo_id, f"; the model is whole in {run}, to try again: {shlex.join(command)}"):
+            url = _create(repo_id, private)
+            for branch, folder in folders.items():
+                _upload(folder, repo_id, branch, commit_message)
+    return url
+
+
+def create_repository(repo_id: str, *, private: bool = True) -> str:
+    """Make a repository if there is none, and give its whole name; what is wrong shows before a long run.
+
+    Args:
+        repo_id: "user/name", or a name alone for one of the user's own.
+        private: As of `push`.
+
+    Raises:
+        PruningError: If it cannot be made, or is public against `private`.
+    """
+    _refuse_bad_name(repo_id, alone=True)
+    with _explained(repo_id, ""):
+        return _create(repo_id, private).repo_id
+
+
+def _copy(run: Path, folder: Path) -> None:
+    if not run.is_dir():
+        raise PruningError(f"there is no folder {str(run)!r}: give the folder of a finished run")
+    if (run / WEIGHTS_INDEX).exists():
+        raise PruningError(f"the weights in {str(run)!r} are in several files: raise max_shard_size at saving")
+    for name in COPIED:
+        file = run / name
+        if file.is_symlink():
+            raise PruningError(f"{name} in {str(run)!r} is a link, which is not followed: put the file itself there")
+        if file.is_file():
+            shutil.copyfile(file, folder / name, follow_symlinks=False)
+        elif name in NEEDED:
+            raise PruningError(f"there is no {name} in {str(run)!r}: give the folder of a finished run")
+    if is_packed(folder / WEIGHTS):
+        raise PruningError(f"the weights in {str(run)!r} are packed: unpack them, as {MAIN} holds them unpacked")
+
+
+def _read_report(run: Path, folder: Path) -> PruningReport:
+    try:
+        report = load_report(folder)
+    except (AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise PruningError(f"{REPORT_NAME} in {str(run)!r} is not a whole report: take another copy") from error
+    if not report.layers:
+        raise PruningError(f"{REPORT_NAME} in {str(run)!r} is of a run that has not ended: finish it first")
+    # Where something lies on this machine concerns nobody; nor may a folder's name be taken for one on the Hub.
+    for key, value in report.about.items():
+        if isinstance(value, str):
+            report.about[key] = _PATH.sub("" if key == "command" else "<path>/", value)
+    report.save(folder)
+    return report
+
+
+def _describe_packed(folder: Path, metadata: dict[str, Any]) -> None:
+    """The record is that of the unpacked weights, but for what it says of their file."""
+    metadata = metadata | {"weights": describe_weights(folder / WEIGHTS, "packed")}
+    config = read_json(str(folder), folder / CONFIG) | {KEY: short_form(metadata)}
+    (folder / METADATA_NAME).write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _refuse_tokens(run: Path, folder: Path) -> None:
+    """The last gate: the user's own token, or what looks like one, in any file that is about to go out."""
+    own = (get_token() or "").encode()
+    for file in folder.iterdir():
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little") if file.name == WEIGHTS else -1  # of its header
+            content = opened.read(size)
+        if _TOKEN.search(content) or (own and own in content):
+            raise PruningError(f"{file.name} of {str(run)!r} holds a token: take it out there, and revoke it")
+
+
+def _refuse_bad_name(repo_id: str, *, alone: bool = False) -> None:
+    try:
+        validate_repo_id(repo_id)
+    except errors.HFValidationError as error:
+        raise PruningError(f"repository {repo_id!r} is no name of the Hub: give user/name") from error
+    if "/" not in repo_id and not alone:
+        raise PruningError(f"repository {repo_id!r} lacks a user or organisation: give user/name")
+
+
+def _create(repo_id: str, private: bool) -> RepoUrl:
+    address = urlsplit(constants.ENDPOINT)
+    if address.scheme == "http" and address.hostname not in _LOOPBACK:
+        logger.warning("HF_ENDPOINT %s is not encrypted: your token can be read on the way", address.hostname)
+    if get_token() is None:
+        raise PruningError(f"there is no token to push to {repo_id!r} with: {LOGIN}")
+    api = HfApi()
+    url = api.create_repo(repo_id, private=private, exist_ok=True)
+    if api.model_info(url.repo_id).private == private:
+        return url
+    if private:
+        raise PruningError(
+            f"repository {url.repo_id!r} is public, and a push is private unless told: add --hub_public "
+            "(private=False), or name another"
+        )
+    logger.warning("repository %s is private and stays so: its settings on the Hub can change that", url.repo_id)
+    return url
+
+
+def _upload(folder: Path, repo_id: str, branch: str, message: str) -> None:
+    api = HfApi()
+    if branch != MAIN:
+        api.create_branch(repo_id, branch=branch, exist_ok=True)
+    there = {file.name for file in folder.iterdir()}
+    api.upload_folder(
+        repo_id=repo_id,
+        folder_path=folder,
+        revision=branch,
+        commit_message=message,
+        allow_patterns=list(ALLOWED),
+        delete_patterns=[name for name in ALLOWED if name not in there],  # of an earlier push, of another model
+    )
+
+
+@contextmanager
+def _explained(repo_id: str, then: str) -> Iterator[None]:
+    """Whatever the Hub and the way to it come up with, as one line that ends with what to do."""
+    try:
+        yield
+    except PruningError:
+        raise
+    except Exception as error:  # what the HTTP library below raises has no base class that could be named here
+        text = f"{_reason(error, repo_id)}{then}"
+        raise PruningError(text.replace(get_token() or "\0", "...")) from error
+
+
+def _reason(error: Exception, repo_id: str) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    said = getattr(error, "server_message", None) or str(error) or type(error).__name__
+    said = " ".join(re.sub(r"\?\S+", "", said).split())[:_MOST_WORDS]  # an address may be signed behind its "?"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return f"{repo_id!r} was not pushed, as HF_HUB_OFFLINE is set: unset it"
+    if status == 401:
+        return f"the Hub refuses the token for {repo_id!r} (401): {LOGIN}"
+    if status == 403:
+        return f"the Hub does not let the token write to {repo_id!r} (403: {said}): take another token or name"
+    if CARD in said or "YAML" in said:
+        return f"the Hub rejects the card of {repo_id!r} ({said})"
+    if status:
+        return f"the Hub failed to take {repo_id!r} ({status}: {said})"
+    return f"the connection to the Hub broke while {repo_id!r} was pushed ({type(error).__name__}: {first_line(error)})"

@@ -1,0 +1,122 @@
+"""A Trainer that pushes the finished model and nothing else of its output folder."""
+
+import logging
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer import TRAINING_ARGS_NAME
+
+from .config import PruningConfig
+from .core import PruningError
+from .hub import LOGIN, MAIN, create_repository, push, refuse_settings
+from .plots import FIGURE_NAME, plot_run
+from .report import PruningReport, versions
+from .whole_checkpoints import WholeCheckpointTrainer
+
+logger = logging.getLogger(__name__)
+
+
+class PushingTrainer(WholeCheckpointTrainer):
+    """Pushes as `hub.push` does. With `target_sparsity=0` it is `Trainer`, which pushes its arguments too."""
+
+    pruning: PruningConfig
+    report: PruningReport | None
+
+    def init_hf_repo(self, token: str | None = None) -> None:
+        """Makes the repository, private unless `hub_private_repo=False`."""
+        if not self.pruning.prunes:
+            return super().init_hf_repo(token)
+        refuse_settings(self.args)
+        self.push_in_progress = None
+        if self.is_world_process_zero():
+            self.hub_model_id = create_repository(self._wanted_name(), private=self.args.hub_private_repo is not False)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in Trainer, which also pushes what its user saves, if `push_to_hub`: here once the run has ended."""
+        if not self.pruning.prunes:
+            return super().save_model(output_dir, _internal_call)
+        super().save_model(output_dir, _internal_call=True)
+        if self.args.push_to_hub and not _internal_call:
+            if self.report is not None and self.report.layers:
+                self.push_to_hub()
+            else:
+                logger.warning("the model was saved and not pushed, as the run has not ended")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the pruned model, its report, card and sparsity record, as `hub.push` does; see there.
+
+        To be called on all processes: the main one pushes, the others wait for it. Each argument can be left out.
+
+        Args:
+            args: `repo_id`, "user/name"; `hub_model_id` of the arguments if not given.
+            kwargs: `repo_id`, `private`, `packed`, `license` and `commit_message`, as of `hub.push`. Of Trainer's
+                other arguments those that fill its card have no effect, as this card is filled from the report.
+
+        Returns:
+            The address of the repository, on the main process.
+
+        Raises:
+            PruningError: If there is no finished run or the push fails. The model is then kept in a temporary folder,
+                and the error has the command that pushes it from there.
+        """
+        if not self.pruning.prunes:
+            return super().push_to_hub(*args, **kwargs)
+        return self._push_pruned(*args, **kwargs)
+
+    def _push_pruned(
+        self,
+        repo_id: str | None = None,
+        *,
+        private: bool | None = None,
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> str | None:
+        self._refuse_push(blocking, token, revision)
+        known = ("packed", "license", "commit_message")
+        if unused := sorted(set(kwargs) - set(known)):
+            logger.warning("the card is filled from the report of the run: %s has no effect", ", ".join(unused))
+        options = {name: kwargs[name] for name in known if kwargs.get(name) is not None}
+        private = self.args.hub_private_repo is not False if private is None else private
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        folder, url = Path(tempfile.mkdtemp(prefix="pruned_")), None
+        try:
+            self._save_finished(folder)
+            if self.is_world_process_zero():
+                repo_id = repo_id or self.hub_model_id or self._wanted_name()
+                repo_id = repo_id if "/" in repo_id else create_repository(repo_id, private=private)
+                url = push(folder, repo_id, private=private, **options)
+            shutil.rmtree(folder)
+        finally:
+            self.accelerator.wait_for_everyone()
+        return url
+
+    def _refuse_push(self, blocking: bool, token: str | None, revision: str | None) -> None:
+        if token is not None:
+            raise PruningError(f"push_to_hub takes no token: {LOGIN}")
+        if not blocking:
+            raise PruningError("push_to_hub with blocking=False would push in the background: leave it out")
+        if revision not in (None, MAIN):
+            raise PruningError(f"push_to_hub with revision {revision!r}: the model goes to {MAIN}, leave it out")
+        if self.report is None or not self.report.layers:
+            raise PruningError("there is no finished run to push: call train() first")
+
+    def _save_finished(self, folder: Path) -> None:
+        self.save_model(str(folder), _internal_call=True)
+        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        if not self.is_world_process_zero():
+            return
+        about = {"seed": self.args.seed, "processes": self.args.world_size, "versions": versions()}
+        if name := getattr(getattr(self.model, "config", None), "name_or_path", None):
+            about["model"] = name
+        self.report.about = about | self.report.about
+        self.report.save(folder)
+        with suppress(ImportError):  # matplotlib is optional, and so is the figure
+            plot_run(self.report, folder / FIGURE_NAME)
+
+    def _wanted_name(self) -> str:
+        return self.args.hub_model_id or Path(self.args.output_dir).absolute().name

@@ -1,0 +1,56 @@
+"""Push a finished run to the Hub: the model, its card, report, figure and sparsity record, and nothing else.
+
+python scripts/push.py pruned user/name                     # a private repository, made if it is not there
+python scripts/push.py pruned user/name --hub_public        # a public one
+python scripts/push.py pruned user/name --packed            # packed weights too, on the branch packed
+python scripts/push.py pruned user/name --license apache-2.0
+
+The token is that of `hf auth login`, or HF_TOKEN. The folder stays as it is; pushing it again after a failure goes on
+where it was, and pushing what is there already changes nothing.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from hf_cyclical import PruningError
+from hf_cyclical.arguments import fail
+from hf_cyclical.hub import LOGIN, push
+
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (--help explains every argument)")
+
+
+def main(argv: list[str]) -> int:
+    args = parse(argv)
+    try:
+        url = push(args.folder, args.repo_id, private=not args.hub_public, packed=args.packed, license=args.license)
+    except PruningError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. The folder is as it was; the same command goes on.\n")
+        return INTERRUPTED
+    print(f"Pushed to {url}")
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = Parser(description=__doc__, formatter_class=formatter, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="the output_dir of a finished run")
+    parser.add_argument("repo_id", metavar="user/name", help="the repository, of a user or an organisation")
+    parser.add_argument("--hub_public", action="store_true", help="make the repository public; private unless given")
+    parser.add_argument("--packed", action="store_true", help="push packed weights too, on the branch packed")
+    parser.add_argument("--license", help="the licence that the card names, that of the model that was pruned")
+    if any(word.partition("=")[0].lstrip("-").replace("-", "_") in ("token", "hub_token") for word in argv):
+        fail(f"a token on the command line can be seen by others: {LOGIN}")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

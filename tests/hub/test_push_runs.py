@@ -1,0 +1,176 @@
+"""Runs that push in the end: `trainer.push_to_hub` and `scripts/prune.py --push_to_hub`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pushing import make_trainer, pushing_clients
+from started import SHORT
+from transformers.trainer_utils import HubStrategy
+
+from hf_cyclical import PruningError, load_report
+from hf_cyclical.arguments import parse_arguments
+
+SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
+PUSHED = ["README.md", "config.json", "model.safetensors", "pruning_report.json", "pruning_run.png", "sparsity.json"]
+
+
+@pytest.fixture
+def clients(hub):
+    return pushing_clients(hub)
+
+
+class TestTrainer:
+    def test_pushes_the_finished_model_and_nothing_else(self, hub, clients, tmp_path):
+        def train(folder, secret):
+            import sys
+            import tempfile
+            from pathlib import Path
+
+            sys.path.insert(0, "tests")
+            from pushing import make_trainer
+
+            trainer = make_trainer(folder)
+            trainer.train()
+            trainer.args.hub_token = secret  # set so late that nothing has refused it
+            Path(folder).mkdir(exist_ok=True)
+            Path(folder, ".env").write_text(secret)
+            tempfile.tempdir = str(Path(folder).parent)
+            address = trainer.push_to_hub("user/model", packed=True, license="mit", tags=["a"])
+            trainer.push_to_hub(repo_id="user/model", packed=True, license="mit", commit_message="Again")
+            return address, sorted(path.name for path in Path(folder).parent.iterdir())
+
+        address, left = clients.ask(train, tmp_path / "run", SECRET)
+        assert address == f"{hub.url}/user/model"
+        assert left == ["run"]
+        assert sorted(hub.files("user/model")) == sorted(hub.files("user/model", "packed")) == PUSHED
+        assert len(hub.asked("POST", "/commit/")) == 2
+        assert hub.store.repos["user/model"].private
+        assert not hub.received(SECRET.encode())
+        report = json.loads(hub.files("user/model")["pruning_report.json"])
+        assert report["about"]["model"] == "test_resnet"
+
+    def test_keeps_the_model_where_it_can_be_pushed_from_if_it_fails(self, hub, clients, tmp_path):
+        def train(folder):
+            import sys
+            import tempfile
+            from pathlib import Path
+
+            sys.path.insert(0, "tests")
+            from pushing import make_trainer
+
+            from hf_cyclical import PruningError
+
+            trainer = make_trainer(folder)
+            trainer.train()
+            tempfile.tempdir = str(Path(folder).parent)
+            try:
+                trainer.push_to_hub("user/model")
+            except PruningError as error:
+                return str(error)
+
+        hub.fail("POST", "/commit/")
+        error = clients.ask(train, tmp_path / "run")
+        arguments = error.partition("to try again: python scripts/push.py ")[2].split()
+        kept = Path(arguments[0])
+        assert kept.parent == tmp_path
+        assert not (kept / "training_args.bin").exists()
+        code, _, err = clients.push(*arguments)
+        assert code == 0, err
+        assert sorted(hub.files("user/model")) == PUSHED
+
+    def test_with_push_to_hub_it_makes_a_private_repository_first_and_pushes_what_is_saved(
+        self, hub, clients, tmp_path
+    ):
+        def train(folder):
+            import sys
+
+            sys.path.insert(0, "tests")
+            from pushing import make_trainer
+
+            trainer = make_trainer(folder, push_to_hub=True, hub_strategy="end", save_strategy="steps", save_steps=4)
+            trainer.save_model()
+            trainer.train()
+            before = trainer.hub_model_id
+            trainer.save_model()
+            return before
+
+        assert clients.ask(train, tmp_path / "named") == "user/named"
+        assert hub.store.repos["user/named"].private
+        assert hub.asked("POST", "/api/repos/create")[0].status == 200
+        assert len(hub.asked("POST", "/commit/")) == 1
+        assert sorted(hub.files("user/named")) == PUSHED
+        assert (tmp_path / "named" / "model.safetensors").exists()
+
+    def test_refuses_before_training_what_would_push_on_the_way_or_write_the_token_down(self, tmp_path):
+        for strategy in set(HubStrategy) - {HubStrategy.END}:
+            with pytest.raises(PruningError, match=f"hub_strategy '{strategy.value}'"):
+                make_trainer(tmp_path, push_to_hub=True, hub_strategy=strategy)
+        with pytest.raises(PruningError, match="hub_revision 'dev'"):
+            make_trainer(tmp_path, push_to_hub=True, hub_strategy="end", hub_revision="dev")
+        with pytest.raises(PruningError, match="hub_token would be written") as raised:
+            make_trainer(tmp_path, hub_token=SECRET)
+        assert SECRET not in str(raised.value)
+
+    def test_refuses_what_it_does_not_do(self, tmp_path):
+        trainer = make_trainer(tmp_path)
+        with pytest.raises(PruningError, match=r"no finished run to push: call train\(\) first"):
+            trainer.push_to_hub("user/model")
+        for arguments in ({"token": SECRET}, {"blocking": False}, {"revision": "dev"}):
+            with pytest.raises(PruningError, match=f"push_to_hub .*{next(iter(arguments))}") as raised:
+                trainer.push_to_hub("user/model", **arguments)
+            assert SECRET not in str(raised.value)
+
+
+class TestScript:
+    def test_pushes_the_folder_that_it_leaves(self, hub, clients, tmp_path):
+        arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", "user/digits"]
+        hub.fail("POST", "/commit/packed")
+        code, out, err = clients.script("prune.py", *arguments, "--hub_public", "--packed")
+        line = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert (code, len(line)) == (2, 1), err
+        command = f"python scripts/push.py {tmp_path / 'out'} user/digits --hub_public --packed"
+        assert line[0].endswith(f"to try again: {command}")
+        assert f"are in {tmp_path / 'out'}" in out
+        assert load_report(tmp_path / "out").layers
+        assert "hf_writer" not in (tmp_path / "out" / "pruning_report.json").read_text() + out + err
+
+        code, out, err = clients.script(*command.split()[1:][0].split("/")[1:], *command.split()[2:])
+        assert (code, out) == (0, f"Pushed to {hub.url}/user/digits\n"), err
+        assert not hub.store.repos["user/digits"].private
+        assert sorted(hub.files("user/digits")) == sorted(hub.files("user/digits", "packed")) == PUSHED
+        assert len(hub.asked("POST", "/commit/main")) == 1
+        assert not hub.received(str(tmp_path).encode())
+
+    def test_says_before_training_that_the_repository_cannot_be_made(self, hub, clients, tmp_path):
+        arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", "nobody/digits"]
+        code, out, err = clients.script("prune.py", *arguments)
+        assert (code, err.count("error: ")) == (2, 1)
+        assert "does not let the token write to 'nobody/digits'" in err
+        assert "The model, " not in out
+        assert not (tmp_path / "out" / "model.safetensors").exists()
+        hub.requests.clear()
+        assert clients.script("prune.py", *arguments, "--plan")[0] == 0
+        assert not hub.requests
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--push_to_hub"], "push_to_hub needs a repository: add --hub_model_id user/name"),
+            (["--hub_model_id", "user/a"], "hub_model_id user/a has no effect without push_to_hub"),
+            (["--packed"], "packed True has no effect"),
+            (["--hub_public"], "hub_public True has no effect"),
+            (
+                ["--push_to_hub", "--hub_model_id", "user/a", "--hub_strategy", "every_save"],
+                "hub_strategy 'every_save'",
+            ),
+            (["--push_to_hub", "--hub_model_id", "user/a", "--target_sparsity", "0"], "only pruned models are pushed"),
+            (["--hub_token", SECRET], "hub_token would be written into training_args.bin"),
+        ],
+    )
+    def test_refuses_contradictions_in_one_line(self, arguments, words, tmp_path, capsys):
+        with pytest.raises(SystemExit) as exit_:
+            parse_arguments([*arguments, "--output_dir", str(tmp_path / "out")], description="")
+        assert exit_.value.code == 2
+        _, err = capsys.readouterr()
+        assert (err.count("\n"), words in err, SECRET in err) == (1, True, False), err
