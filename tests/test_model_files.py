@@ -8,7 +8,7 @@ from huggingface_hub import constants
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tiny_hub import serve_models
+from tiny_hub import COMMIT, serve_models
 from tiny_models import FAMILIES, LABELS, TIMM, images, logits, prune, same, save_family, save_timm, zeros
 from transformers import AutoImageProcessor, AutoModelForImageClassification, TimmWrapperConfig
 
@@ -223,6 +223,8 @@ def test_models_of_the_hub(hub, monkeypatch):
         logits(loaded.model, images(32)), logits(load_image_model(str(folder / "vit"), LABELS).model, images(32))
     )
     assert loaded.model.config.name_or_path == "org/vit"
+    assert (loaded.base_model, loaded.revision) == ("org/vit", COMMIT)
+    assert (scratch.base_model, scratch.revision) == (None, None)
     for name in ("timm/test_resnet.r160_in1k", "test_resnet", "test_resnet.r160_in1k"):
         by_name = load_image_model(name, LABELS).model
         assert by_name.config.name_or_path == "timm/test_resnet.r160_in1k"

@@ -176,7 +176,7 @@ class TestHostile:
             ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized in another way"),
             ({"model_type": "bert"}, "no image classifier"),
             ({"model_type": "unknown"}, "cannot be made"),
-            ({"x": "y" * 2_000_000}, "more than 1,048,576"),
+            ({"x": "y" * 5_000_000}, "more than 4,194,304"),
         ],
     )
     def test_configs(self, cifar, tmp_path, changes, why):
