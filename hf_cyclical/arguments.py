@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Sequence
@@ -172,6 +173,7 @@ def without_resume(argv: Sequence[str]) -> list[str]:
 def fail(error: object) -> NoReturn:
     """End the script with one line and exit code 2."""
     text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
+    text = re.sub(r"hf_\w{20,}", "...", text)  # a token that stood where something else belongs
     sys.stderr.write(f"error: {' '.join(text.split())}\n")
     sys.exit(USAGE_ERROR)
 
@@ -325,6 +327,8 @@ def _take_push(run: RunArguments, pruning: PruningConfig, training: PruningTrain
         raise PruningError("push_to_hub needs a repository: add --hub_model_id user/name")
     if not pruning.prunes:
         raise PruningError("push_to_hub with target_sparsity 0: only pruned models are pushed, leave it out")
+    if run.hub_public and training.hub_private_repo:
+        raise PruningError("hub_public contradicts hub_private_repo True: give one of them")
     run.hub_public |= training.hub_private_repo is False
     training.push_to_hub = False
     return training.hub_model_id

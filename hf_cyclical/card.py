@@ -1,6 +1,5 @@
 """The model card: README.md of a pruned model, filled only from the report of its run and from sparsity.json."""
 
-import math
 import re
 import shlex
 from pathlib import Path
@@ -14,7 +13,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from .core import PruningError
 from .markdown import Markdown, clean, environment, word
-from .report import PruningReport, show
+from .report import PruningReport, final_metrics, finite, show
 
 CARD_NAME = "README.md"
 TASK = "image-classification"
@@ -80,21 +79,6 @@ def render_card(
         "figure": Markdown(quote(figure)) if figure else None,
     }
     return environment().get_template("card.md.jinja").render(values | _of_run(report) | _of_model(report, metadata))
-
-
-def final_metrics(report: PruningReport) -> dict[str, float]:
-    """The evaluation of the weights that the model has at the end; empty if those were not evaluated."""
-    if report.chosen_update is None and (not report.cycles or _last_choice(report) >= report.cycles[-1].update):
-        return {}  # stopped inside a cycle: what the one before measured is of other weights
-    update = report.chosen_update or report.cycles[-1].update
-    rows = [row for row in report.evaluations if row["update"] == update]
-    rows += [c.metrics for c in report.cycles if c.update == update]
-    found = _finite(rows[0]) if rows else {}
-    return {name: value for name, value in found.items() if name != "update"}
-
-
-def _last_choice(report: PruningReport) -> float:
-    return report.masks[-1][0] if report.masks else -1
 
 
 # YAML ----------------------------------------------------------------------------------------------------------------
@@ -218,7 +202,7 @@ def _shown_metrics(report: PruningReport, final: dict[str, float]) -> list[str]:
 
 def _evaluation(report: PruningReport) -> list[dict[str, Any]]:
     """For each metric its value before and now, and what part of it was kept."""
-    dense, final = _finite(report.dense), final_metrics(report)
+    dense, final = finite(report.dense), final_metrics(report)
     rows = []
     for name in _shown_metrics(report, final):
         before, now = dense.get(name), final[name]
@@ -275,7 +259,3 @@ def _registered(architecture: str | None) -> str | None:
     name = (architecture or "").rpartition("/")[2].partition(".")[0]
     ours = timm.is_model(name) and timm.model_entrypoint(name).__module__.startswith(f"{__package__}.")
     return Markdown(name) if ours else None
-
-
-def _finite(values: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -24,7 +24,7 @@ from .card import CARD_NAME as CARD
 from .card import render_card
 from .core import PruningError
 from .metadata import KEY, METADATA_NAME, describe_weights, short_form, stamp
-from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, first_line, make_portable, read_json
+from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, make_portable, read_json
 from .packed import is_packed, pack_folder
 from .plots import FIGURE_NAME
 from .report import REPORT_NAME, PruningReport, load_report
@@ -38,7 +38,7 @@ NEEDED = (WEIGHTS, CONFIG, REPORT_NAME)
 COPIED = (*NEEDED, *PROCESSORS, FIGURE_NAME)
 ALLOWED = (*COPIED, METADATA_NAME, CARD)
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
-_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
+_TOKEN = re.compile(rb"(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{30,}")
 _PATH = re.compile(r"(?<![\w./:-])~?/(?:[^/\s'\"]+/)*")  # all of it but its last part
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_WORDS = 300  # of what the Hub says, in characters
@@ -273,6 +273,7 @@ def _explained(repo_id: str, then: str) -> Iterator[None]:
 def _reason(error: Exception, repo_id: str) -> str:
     status = getattr(getattr(error, "response", None), "status_code", 0)
     said = getattr(error, "server_message", None) or str(error) or type(error).__name__
+    said = re.sub(r"Bearer [^'\"]*", "Bearer ...", said)
     said = " ".join(re.sub(r"\?\S+", "", said).split())[:_MOST_WORDS]  # an address may be signed behind its "?"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{repo_id!r} was not pushed, as HF_HUB_OFFLINE is set: unset it"
@@ -284,4 +285,4 @@ def _reason(error: Exception, repo_id: str) -> str:
         return f"the Hub rejects the card of {repo_id!r} ({said})"
     if status:
         return f"the Hub failed to take {repo_id!r} ({status}: {said})"
-    return f"the connection to the Hub broke while {repo_id!r} was pushed ({type(error).__name__}: {first_line(error)})"
+    return f"the connection to the Hub broke while {repo_id!r} was pushed ({type(error).__name__}: {said})"

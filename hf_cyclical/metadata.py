@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 import struct
 from collections.abc import Collection, Iterator
@@ -19,7 +18,7 @@ from .model_files import CONFIG, PREFIX, WEIGHTS, damaged_weights
 from .packed.codec import packable
 from .packed.files import _plus_zeros, _write, is_packed
 from .packed.folders import load_packed_model
-from .report import PruningReport, versions
+from .report import PruningReport, final_metrics, finite, versions
 from .sparsity_schema import METADATA_NAME, SCHEMA, parse_json, read_metadata, root_hash, totals
 
 __all__ = ["METADATA_NAME", "SCHEMA", "build_metadata", "mask_hash", "read_metadata", "stamp"]
@@ -49,7 +48,6 @@ def build_metadata(folder: Path, report: PruningReport) -> dict[str, Any]:
     entries = {entry["name"]: entry for entry in tensors}
     for layer in report.layers:
         _refuse_contradiction(layer, entries.get(names.get(layer.name)))
-    chosen = [c for c in report.cycles if c.update == report.chosen_update] or report.cycles[-1:]
     return {
         "schema": SCHEMA,
         "method": report.config["method"],
@@ -60,10 +58,7 @@ def build_metadata(folder: Path, report: PruningReport) -> dict[str, Any]:
             {key: getattr(c, key) for key in ("cycle", "update", "regrown", "recovered", "mask_distance")}
             for c in report.cycles
         ],
-        "evaluation": {
-            "dense": _finite(report.dense),
-            "pruned": _finite(chosen[0].metrics if chosen else {}),
-        },
+        "evaluation": {"dense": finite(report.dense), "pruned": final_metrics(report)},
         "tensors": tensors,
         "mask_sha256": root_hash(tensors),
         "versions": report.about.get("versions") or versions(),
@@ -151,8 +146,11 @@ def _iterate(file: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _nonzero(tensor: Tensor) -> np.ndarray:
-    wide = tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
-    return (wide != 0).flatten().numpy()
+    try:
+        wide = tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+        return (wide != 0).flatten().numpy()
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise PruningError(f"weights of {tensor.dtype} cannot be counted: use float32 or float16 ones") from error
 
 
 def _hash(name: str, shape: Collection[int], nonzero: np.ndarray) -> str:
@@ -216,10 +214,6 @@ def _public_id(name: Any) -> str | None:
     """The name of a model if it is one on the Hub or of timm: the path of a folder concerns nobody."""
     public = isinstance(name, str) and re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name) and not Path(name).is_dir()
     return name if public else None
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _mark_weights(file: Path, mask_sha256: str) -> None:

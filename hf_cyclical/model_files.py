@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_json(name: str, file: Path) -> dict[str, Any]:
         raise PruningError(f"model {name!r} has no {file.name}: give a folder or Hub id of transformers or timm")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PruningError(
             f"{file.name} of {name!r} is no JSON, download or save it again: {first_line(error)}"
         ) from error
@@ -79,8 +80,9 @@ def damaged_weights(name: str, error: SafetensorError) -> PruningError:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its type if it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's text, or its type if it has none; without a token that the HTTP library quotes."""
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return re.sub(r"Bearer [^'\"]*", "Bearer ...", text)
 
 
 def make_portable(folder: str | os.PathLike[str]) -> None:

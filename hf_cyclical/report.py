@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,26 @@ class PruningReport:
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
         )
+
+
+def final_metrics(report: PruningReport) -> dict[str, float]:
+    """The evaluation of the weights that the model has at the end; empty if those were not evaluated."""
+    if report.chosen_update is None and (not report.cycles or _last_choice(report) >= report.cycles[-1].update):
+        return {}  # stopped inside a cycle: what the one before measured is of other weights
+    update = report.chosen_update or report.cycles[-1].update
+    rows = [row for row in report.evaluations if row["update"] == update]
+    rows += [c.metrics for c in report.cycles if c.update == update]
+    found = finite(rows[0]) if rows else {}
+    return {name: value for name, value in found.items() if name != "update"}
+
+
+def _last_choice(report: PruningReport) -> float:
+    return report.masks[-1][0] if report.masks else -1
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+    """The values that are finite, as JSON has no others."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def versions() -> dict[str, str]:

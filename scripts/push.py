@@ -47,7 +47,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--hub_public", action="store_true", help="make the repository public; private unless given")
     parser.add_argument("--packed", action="store_true", help="push packed weights too, on the branch packed")
     parser.add_argument("--license", help="the licence that the card names, that of the model that was pruned")
-    if any(word.partition("=")[0].lstrip("-").replace("-", "_") in ("token", "hub_token") for word in argv):
+    named = (word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv if word.startswith("-"))
+    if any(name in ("token", "hub_token") for name in named):
         fail(f"a token on the command line can be seen by others: {LOGIN}")
     return parser.parse_args(argv)
 

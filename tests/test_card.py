@@ -10,10 +10,10 @@ from huggingface_hub import ModelCard
 from local_hub.cards import card_errors, card_warnings
 
 from hf_cyclical import CycleReport, PruningError, PruningReport, load_report
-from hf_cyclical.card import final_metrics, render_card
+from hf_cyclical.card import render_card
 from hf_cyclical.markdown import block, cell, code, percent, size, word
 from hf_cyclical.metadata import read_metadata
-from hf_cyclical.report import LayerReport
+from hf_cyclical.report import LayerReport, final_metrics
 
 MODEL_CARDS = Path(__file__).parents[1] / "model_cards"
 HASH = "ab" * 32
