@@ -263,8 +263,8 @@ def _explained(repo_id: str, then: str) -> Iterator[None]:
     """Whatever the Hub and the way to it come up with, as one line that ends with what to do."""
     try:
         yield
-    except PruningError:
-        raise
+    except PruningError as error:
+        raise PruningError(f"{error}{then}") from error
     except Exception as error:  # what the HTTP library below raises has no base class that could be named here
         text = f"{_reason(error, repo_id)}{then}"
         raise PruningError(text.replace(get_token() or "\0", "...")) from error

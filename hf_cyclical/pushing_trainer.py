@@ -83,12 +83,13 @@ class PushingTrainer(WholeCheckpointTrainer):
         options = {name: kwargs[name] for name in known if kwargs.get(name) is not None}
         private = self.args.hub_private_repo is not False if private is None else private
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        folder, url = Path(tempfile.mkdtemp(prefix="pruned_")), None
+        url = None
         try:
+            if self.is_world_process_zero():  # a wrong name or token shows before anything is saved
+                repo_id = create_repository(repo_id or self.hub_model_id or self._wanted_name(), private=private)
+            folder = Path(tempfile.mkdtemp(prefix="pruned_"))
             self._save_finished(folder)
             if self.is_world_process_zero():
-                repo_id = repo_id or self.hub_model_id or self._wanted_name()
-                repo_id = repo_id if "/" in repo_id else create_repository(repo_id, private=private)
                 url = push(folder, repo_id, private=private, **options)
             shutil.rmtree(folder)
         finally:

@@ -96,7 +96,7 @@ def test_a_token_that_the_hub_does_not_know(hub, refused):
 
 
 def test_no_token(hub, refused):
-    assert "there is no token to push to 'user/model' with: log in" in refused("user/model", token=None, command=False)
+    assert "there is no token to push to 'user/model' with: log in" in refused("user/model", token=None)
     assert not hub.requests
 
 
