@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .arguments import fail
+from .command_line import fail
 from .core import PruningError
 from .model_files import WEIGHTS
 from .packed import pack_folder, unpack_folder

@@ -3,7 +3,6 @@
 import difflib
 import json
 import math
-import re
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from .command_line import fail
 from .config import PruningConfig, applies
 from .core import PruningError
 from .data.arguments import DataArguments
@@ -24,7 +24,6 @@ from .manifest import newest_checkpoint
 from .presets import PRESETS
 from .report import align
 
-USAGE_ERROR = 2
 _METRICS = ("loss", "accuracy", "top5_accuracy")
 
 
@@ -140,42 +139,6 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
     return Arguments(model, data, run, pruning, training, repo_id)
-
-
-def without_secrets(argv: Sequence[str]) -> list[str]:
-    """The command line with tokens hidden, to be printed or stored."""
-    shown: list[str] = []
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if equals and "token" in name:
-            word = f"{name}=..."
-        elif shown and shown[-1].startswith("--") and "token" in shown[-1]:
-            word = "..."
-        shown.append(word)
-    return shown
-
-
-def without_resume(argv: Sequence[str]) -> list[str]:
-    """The command line without where the run goes on: what was asked for, however often it was interrupted."""
-    kept: list[str] = []
-    skip = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if name in ("--resume", "--resume_from_checkpoint"):
-            skip = not equals
-        elif skip:
-            skip = False
-        else:
-            kept.append(word)
-    return kept
-
-
-def fail(error: object) -> NoReturn:
-    """End the script with one line and exit code 2."""
-    text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
-    text = re.sub(r"hf_\w{20,}", "...", text)  # a token that stood where something else belongs
-    sys.stderr.write(f"error: {' '.join(text.split())}\n")
-    sys.exit(USAGE_ERROR)
 
 
 class _Parser(HfArgumentParser):

@@ -19,8 +19,9 @@ import transformers
 from transformers import set_seed
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
-from hf_cyclical.arguments import Arguments, fail, parse_arguments, without_resume, without_secrets
+from hf_cyclical.arguments import Arguments, parse_arguments
 from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
+from hf_cyclical.command_line import fail, without_resume, without_secrets
 from hf_cyclical.data import load_image_data
 from hf_cyclical.hub import create_repository, push
 from hf_cyclical.metrics import accuracy, rank_classes

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hf_cyclical import PruningError
-from hf_cyclical.arguments import fail
+from hf_cyclical.command_line import fail
 from hf_cyclical.hub import LOGIN, push
 
 INTERRUPTED = 130

@@ -1,0 +1,44 @@
+"""What the scripts share: how they fail, and how they tell their own command line."""
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+USAGE_ERROR = 2
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """The command line with tokens hidden, to be printed or stored."""
+    shown: list[str] = []
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if equals and "token" in name:
+            word = f"{name}=..."
+        elif shown and shown[-1].startswith("--") and "token" in shown[-1]:
+            word = "..."
+        shown.append(word)
+    return shown
+
+
+def without_resume(argv: Sequence[str]) -> list[str]:
+    """The command line without where the run goes on: what was asked for, however often it was interrupted."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if name in ("--resume", "--resume_from_checkpoint"):
+            skip = not equals
+        elif skip:
+            skip = False
+        else:
+            kept.append(word)
+    return kept
+
+
+def fail(error: object) -> NoReturn:
+    """End the script with one line and exit code 2."""
+    text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
+    text = re.sub(r"hf_\w{20,}", "...", text)  # a token that stood where something else belongs
+    sys.stderr.write(f"error: {' '.join(text.split())}\n")
+    sys.exit(USAGE_ERROR)
