@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from processes import free_port
+from safetensors.torch import load_file
 from started import PYTHON, ROOT, SHORT, run, start
 from transformers import AutoModelForImageClassification
 
@@ -59,6 +60,22 @@ def test_resume_auto_starts_anew_and_then_goes_on_from_the_newest_whole_checkpoi
     assert prune(arguments) == 0
     assert f"Going on from {tmp_path / 'out' / 'checkpoint-15'}" in capsys.readouterr().out
     assert load_report(tmp_path / "out") == first  # its command too, as nobody had interrupted it
+
+
+def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(prune, tmp_path):
+    arguments = [*SAVES, "--augment", "cifar"]  # an epoch has 15 updates
+    assert prune([*arguments, "--output_dir", str(tmp_path / "whole")]) == 0
+    for at in (10, 20):
+        checkpoint = str(tmp_path / "whole" / f"checkpoint-{at}")
+        assert prune([*arguments, "--output_dir", str(tmp_path / f"from-{at}"), "--resume", checkpoint]) == 0
+    assert prune([*SAVES, "--output_dir", str(tmp_path / "plain")]) == 0
+    whole, first, second, plain = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "from-10", "from-20", "plain")
+    )
+    for name, weight in whole.items():
+        assert torch.equal(weight, first[name]), name
+        assert torch.equal(weight, second[name]), name
+    assert not torch.equal(whole["fc.weight"], plain["fc.weight"])
 
 
 def test_resume_auto_of_a_dense_run(prune, tmp_path, capsys):
