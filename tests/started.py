@@ -1,8 +1,10 @@
 """The scripts as their users start them."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,3 +25,17 @@ def run(command, *args):
     process = start(command, *args)
     out, err = process.communicate(timeout=400)
     return process.returncode, out, err
+
+
+def call(*args):
+    """The same as `run(PYTHON, ...)` in this process, which has the imports behind it."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = prune.main([str(arg) for arg in args])
+        except SystemExit as exit_:
+            code = exit_.code
+    return code, out.getvalue(), err.getvalue()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from processes import free_port
 from safetensors.torch import load_file
-from started import PYTHON, ROOT, SHORT, run, start
+from started import PYTHON, ROOT, SHORT, call, run, start
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
@@ -39,10 +39,10 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
     assert "Stopped after update" in out
     command = out.strip().splitlines()[-1].split()
     assert command[:3] == ["accelerate", "launch", "scripts/prune.py"]
-    code, _, err = run(PYTHON, *command[3:])
+    code, _, err = call(*command[3:])
     assert code == 0, err
 
-    code, _, err = run(PYTHON, *arguments, "--output_dir", tmp_path / "whole")
+    code, _, err = call(*arguments, "--output_dir", tmp_path / "whole")
     assert code == 0, err
     stopped, whole = (AutoModelForImageClassification.from_pretrained(tmp_path / n) for n in ("stopped", "whole"))
     assert all(torch.equal(p, q) for p, q in zip(stopped.parameters(), whole.parameters(), strict=True))

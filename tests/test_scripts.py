@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from started import LAUNCH, PYTHON, ROOT, SHORT, run
+from started import LAUNCH, PYTHON, ROOT, SHORT, call, run
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -83,7 +83,7 @@ class TestMainJob:
 
 
 def test_plan_prints_only_the_plan(tmp_path):
-    code, out, _ = run(PYTHON, "--plan", "--output_dir", tmp_path / "out", *SHORT, "--delta_t", 4)
+    code, out, _ = call("--plan", "--output_dir", tmp_path / "out", *SHORT, "--delta_t", 4)
     assert code == 0
     assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
     assert "cycle 2: 12 to 20 by 4, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10
@@ -94,7 +94,7 @@ def test_plan_prints_only_the_plan(tmp_path):
 def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("method: gradual\ntarget_sparsity: 0.5\nlearning_rate: 1e-3\nmax_steps: 10\ndense_epochs: 0\n")
-    code, out, err = run(PYTHON, file, "--target_sparsity", 0.8, "--output_dir", tmp_path / "out")
+    code, out, err = call(file, "--target_sparsity", 0.8, "--output_dir", tmp_path / "out")
     assert code == 0, err
     report = load_report(tmp_path / "out")
     assert report.config["method"] == "gradual"
@@ -150,14 +150,14 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, capfd
 
 
 def test_nan_weights_are_named(tmp_path):
-    code, _, err = run(PYTHON, *SHORT, "--output_dir", tmp_path / "good")
+    code, _, err = call(*SHORT, "--output_dir", tmp_path / "good")
     assert code == 0, err
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "good")
     with torch.no_grad():
         model.timm_model.fc.weight[0, 0] = float("nan")
     model.save_pretrained(tmp_path / "bad")
     arguments = ["--model_name_or_path", tmp_path / "bad", "--dataset_name", "digits", "--max_steps", 20]
-    code, _, err = run(PYTHON, *arguments, "--output_dir", tmp_path / "out")
+    code, _, err = call(*arguments, "--output_dir", tmp_path / "out")
     assert code == 2
     assert "error: timm_model.fc.weight has 1 NaN or infinite weights of 640" in err
     assert "Traceback" not in err
@@ -260,7 +260,7 @@ def test_help_explains_in_the_papers_words():
 def test_a_json_file_works_and_an_unknown_key_in_it_is_named(tmp_path):
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"target_sparcity": 0.5}))
-    code, _, err = run(PYTHON, file)
+    code, _, err = call(file)
     assert code == 2
     assert "'target_sparcity'" in err
     assert "did you mean target_sparsity?" in err
