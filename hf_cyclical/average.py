@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .core.processes import local, part, whole
+from .core.processes import local, part, restored, whole
 
 
 class WeightAverage:
@@ -37,14 +37,9 @@ class WeightAverage:
     @contextmanager
     def applied(self, masks: Mapping[str, Tensor]) -> Iterator[None]:
         """The model with the averaged weights, masked, and with its own afterwards."""
-        own = {name: local(t).clone() for name, t in self.tensors.items()}
-        self.apply_(masks)
-        try:
+        with restored(self.tensors.values()):
+            self.apply_(masks)
             yield
-        finally:
-            with torch.no_grad():
-                for name, t in self.tensors.items():
-                    local(t).copy_(own[name])
 
     def whole_value(self, name: str) -> Tensor:
         """The average of a tensor in one piece."""

@@ -11,10 +11,9 @@ from torch import nn
 from .core import PruningError
 from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, first_line
 from .packed.codec import MAX_BYTES
-from .packed.folders import load_packed_model
+from .packed.folders import MAX_CONFIG_BYTES, load_packed_model
 from .sparsity_schema import parse_json
 
-MAX_CONFIG_BYTES = 1 << 22
 _PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 
 

@@ -11,11 +11,12 @@ from typing import Any
 from safetensors import safe_open
 
 from .core import PruningError
-from .loading import MAX_CONFIG_BYTES, find_files
+from .loading import find_files
 from .metadata import KEY, METADATA_NAME, SCHEMA, count_weights, describe_weights, short_form
 from .model_files import CONFIG, WEIGHTS
 from .packed import is_packed, unpack_file
 from .packed.codec import MAX_BYTES
+from .packed.folders import MAX_CONFIG_BYTES
 from .report import align
 from .sparsity_schema import MAX_METADATA_BYTES, parse_json, parse_metadata, root_hash
 

@@ -6,7 +6,8 @@ travel.
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,18 @@ def part(tensor: Tensor, like: Tensor) -> Tensor:
         return tensor
     on_device = tensor.to(like.to_local().device)
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+@contextmanager
+def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Whatever is done to the tensors inside, they have their values again afterwards."""
+    tensors = [local(t) for t in tensors]
+    values = [t.clone() for t in tensors]
+    try:
+        yield
+    finally:
+        for t, value in zip(tensors, values, strict=True):
+            t.copy_(value)
 
 
 class Shards:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .errors import PruningError
 from .masks import Masks, Scope, apply_masks_, magprune
-from .processes import Shards, local, part, refuse_different, whole
+from .processes import Shards, local, part, refuse_different, restored, whole
 from .recipes import Recipe
 
 
@@ -105,14 +105,9 @@ class TVPGD:
         if not self.dense:
             yield
             return
-        hidden = {name: local(p).clone() for name, p in self.params.items()}
-        apply_masks_(self.params, self.masks)
-        try:
+        with restored(self.params.values()):
+            apply_masks_(self.params, self.masks)
             yield
-        finally:
-            with torch.no_grad():
-                for name, p in self.params.items():
-                    local(p).copy_(hidden[name])
 
     def project_(self) -> None:
         """Theta <- theta * M, whatever the recipe says: for the end of a run."""

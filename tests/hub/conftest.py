@@ -1,6 +1,7 @@
 import pytest
 from local_hub import LocalHub
 from local_hub.samples import CARD, WEIGHTS
+from pushing import finished_run, pushing_clients
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +15,18 @@ def hub(hub_process):
     """An empty Hub. It stays on one port, which the preloaded clients know, and forgets between the tests."""
     hub_process.reset()
     return hub_process
+
+
+@pytest.fixture
+def run():
+    """A finished run, to be left as it is."""
+    return finished_run()
+
+
+@pytest.fixture
+def clients(hub):
+    """Clients with hf_cyclical imported beforehand."""
+    return pushing_clients(hub)
 
 
 @pytest.fixture

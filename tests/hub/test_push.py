@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 from local_hub import READER, ask, run_client
-from pushing import contents, finished_run, logits, pushing_clients
+from pushing import contents, finished_run, logits
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import PruningError
@@ -17,16 +17,6 @@ from hf_cyclical.hub import build_folder, create_repository, push
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
 PUSHED = ["README.md", "config.json", "model.safetensors", "pruning_report.json", "pruning_run.png", "sparsity.json"]
-
-
-@pytest.fixture
-def run():
-    return finished_run()
-
-
-@pytest.fixture
-def clients(hub):
-    return pushing_clients(hub)
 
 
 @pytest.fixture

@@ -2,17 +2,7 @@
 
 import pytest
 from local_hub import READER, WRITER
-from pushing import contents, finished_run, pushing_clients
-
-
-@pytest.fixture
-def run():
-    return finished_run()
-
-
-@pytest.fixture
-def clients(hub):
-    return pushing_clients(hub)
+from pushing import contents
 
 
 @pytest.fixture
