@@ -12,19 +12,13 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from .command_line import fail
+from .command_line import Parser, fail
 from .core import PruningError
 from .model_files import WEIGHTS
 from .packed import pack_folder, unpack_folder
 from .packed.codec import MAX_BYTES
 from .verify import verify
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (--help explains)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = _Parser("python -m hf_cyclical", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("python -m hf_cyclical", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="{verify,pack,unpack}")
     command = commands.add_parser("verify", help="recount a model's weights and compare with what its files say")
     command.add_argument("source", metavar="SOURCE", help="a folder, or a Hub id: user/name")

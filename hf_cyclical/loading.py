@@ -1,18 +1,19 @@
 """Loading models from a folder or the Hub, in either layout, and finding the files of a model that may be hostile."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from huggingface_hub import HfApi, errors, hf_hub_download, try_to_load_from_cache
 from torch import nn
 
 from .core import PruningError
-from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, first_line
+from .files import leads_elsewhere
+from .hub_errors import downloading
+from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX
 from .packed.codec import MAX_BYTES
-from .packed.folders import MAX_CONFIG_BYTES, load_packed_model
-from .sparsity_schema import parse_json
+from .packed.folders import MAX_CONFIG_BYTES
+from .packed.models import load_packed_model
 
 _PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 
@@ -25,7 +26,7 @@ def load(source: str | Path, revision: str | None = None, *, max_bytes: int = MA
     Args:
         source: A folder, or a Hub id.
         revision: Branch, tag or commit of the Hub's: `packed`, for one.
-        max_bytes: The most that the weights may take, in the file and unpacked.
+        max_bytes: The most that the weights may take, in the file, unpacked and in the model.
 
     Returns:
         A model of timm if the repository is timm's, else one of transformers, ready for inference.
@@ -35,7 +36,6 @@ def load(source: str | Path, revision: str | None = None, *, max_bytes: int = MA
     """
     limits = dict.fromkeys((CONFIG, *PROCESSORS), MAX_CONFIG_BYTES)
     files = find_files(source, revision, limits | {WEIGHTS: max_bytes})
-    parse_json(files[CONFIG].read_bytes(), CONFIG)  # for its errors
     return load_packed_model(files[CONFIG].parent, max_bytes=max_bytes)
 
 
@@ -59,7 +59,7 @@ def find_files(source: str | Path, revision: str | None, limits: Mapping[str, in
         return _in_folder(name, folder, limits)
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise PruningError(f"{name!r} is neither a folder here nor a Hub id: check the path, or write user/name")
-    with _errors_of_the_hub(name, revision):
+    with downloading(name, revision):
         try:
             return _on_the_hub(name, revision, limits)
         except errors.OfflineModeIsEnabled:
@@ -71,8 +71,8 @@ def _in_folder(name: str, folder: Path, limits: Mapping[str, int]) -> dict[str, 
     _refuse_missing(name, there)
     files = {file: folder / file for file in limits if file in there}
     for file, path in files.items():
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise PruningError(f"{file} of {name!r} is a link to another folder: put the file itself there")
+        if leads_elsewhere(path):
+            raise PruningError(f"{file} of {name!r} is a link to elsewhere: put the file itself there")
         _refuse_large(name, file, path.stat().st_size, limits[file])
     return files
 
@@ -119,24 +119,3 @@ def _refuse_large(name: str, file: str, size: int | None, limit: int) -> None:
     if size is None or size > limit:
         shown = "unknown" if size is None else f"{size:,}"
         raise PruningError(f"{file} of {name!r} has {shown} bytes, at most {limit:,} are read: use another model")
-
-
-@contextmanager
-def _errors_of_the_hub(name: str, revision: str | None) -> Iterator[None]:
-    """Turns what the client raises into one line."""
-    try:
-        yield
-    except PruningError:
-        raise
-    except errors.GatedRepoError as error:
-        todo = f"ask for access at https://huggingface.co/{name} and log in with `hf auth login`"
-        raise PruningError(f"model {name!r} is gated: {todo}") from error
-    except errors.RevisionNotFoundError as error:
-        raise PruningError(
-            f"model {name!r} has no revision {revision!r}: name a branch, tag or commit of it"
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        todo = "check the spelling, or log in with `hf auth login` if it is private"
-        raise PruningError(f"model {name!r} is neither a folder here nor on the Hub: {todo}") from error
-    except Exception as error:  # what the HTTP library below raises has no base class that could be named here
-        raise PruningError(f"model {name!r} could not be downloaded, try again: {first_line(error)}") from error

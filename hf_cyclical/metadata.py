@@ -4,26 +4,33 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .core import PruningError
-from .model_files import CONFIG, PREFIX, WEIGHTS, damaged_weights
-from .packed.codec import packable
-from .packed.files import _plus_zeros, _write, is_packed
-from .packed.folders import load_packed_model
+from .files import write_text
+from .model_files import CONFIG, PREFIX, WEIGHTS
+from .packed.codec import MAX_BYTES, packable
+from .packed.files import (
+    describe_weights,
+    header_metadata,
+    is_packed,
+    iterate_tensors,
+    plus_zeros,
+    read_shapes,
+    write_tensors,
+)
+from .packed.models import load_packed_model
 from .report import PruningReport, final_metrics, finite, versions
-from .sparsity_schema import METADATA_NAME, SCHEMA, parse_json, read_metadata, root_hash, totals
+from .sparsity_schema import KEY, METADATA_NAME, SCHEMA, parse_json, read_metadata, root_hash, totals
 
 __all__ = ["METADATA_NAME", "SCHEMA", "build_metadata", "mask_hash", "read_metadata", "stamp"]
 
-KEY = "hf_cyclical"  # of the short form in config.json, and of the mask hash in the header of the weights
 _STATISTICS = ("running_mean", "running_var")  # of batch normalisation: stored as floats, but no parameters
 
 
@@ -84,8 +91,8 @@ def stamp(folder: Path, report: PruningReport) -> dict[str, Any]:
     metadata["weights"] = describe_weights(folder / WEIGHTS)
     text = json.dumps(metadata, indent=1) + "\n"
     read_metadata(text.encode())
-    _write_text(folder / CONFIG, json.dumps(config | {KEY: short_form(metadata)}, indent=2) + "\n")
-    _write_text(folder / METADATA_NAME, text)
+    write_text(folder / CONFIG, json.dumps(config | {KEY: short_form(metadata)}, indent=2) + "\n")
+    write_text(folder / METADATA_NAME, text)
     return metadata
 
 
@@ -104,14 +111,16 @@ def short_form(metadata: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def count_weights(file: Path, names: Collection[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """An entry for each of the named tensors that a safetensors file has, and what they amount to.
+def count_weights(
+    file: Path, names: Collection[str], *, max_bytes: int = MAX_BYTES
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """An entry for each of the named tensors that a file has, packed or not, and what they amount to.
 
     Raises:
-        PruningError: If the file is damaged.
+        PruningError: If the file is damaged, or if its packed tensors take more than `max_bytes`.
     """
     names, tensors, parameters, zeros = set(names), [], 0, 0
-    for name, tensor in _iterate(file):
+    for name, tensor in iterate_tensors(file, max_bytes=max_bytes):
         if name not in names and (not tensor.is_floating_point() or name.rpartition(".")[2] in _STATISTICS):
             continue
         nonzero = _nonzero(tensor)
@@ -127,22 +136,6 @@ def count_weights(file: Path, names: Collection[str]) -> tuple[list[dict[str, An
 def mask_hash(name: str, tensor: Tensor) -> str:
     """SHA-256 of a tensor's name, shape and zeros: name, a zero byte, dimensions as u64 LE, nonzero bits LSB first."""
     return _hash(name, tensor.shape, _nonzero(tensor))
-
-
-def describe_weights(file: Path, layout: str = "dense") -> dict[str, Any]:
-    """What the record says of the file of the weights."""
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {"file": WEIGHTS, "layout": layout, "sha256": digest, "bytes": file.stat().st_size}
-
-
-def _iterate(file: Path) -> Iterator[tuple[str, Tensor]]:
-    try:
-        with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  not a dict
-                yield name, opened.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        raise damaged_weights(str(file.parent), error) from error
 
 
 def _nonzero(tensor: Tensor) -> np.ndarray:
@@ -163,8 +156,7 @@ def _saved_names(file: Path, report: PruningReport) -> dict[str, str]:
     """The name in the file of the weights for each layer of the report, as far as it has one."""
     if not report.layers:
         raise PruningError(f"the report of {str(file.parent)!r} has no pruned layers: prune the model first")
-    with safe_open(file, "pt") as opened:
-        saved = set(opened.keys())
+    saved = set(read_shapes(file))
     plain = {
         layer.name: layer.name if layer.name in saved else layer.name.removeprefix(PREFIX) for layer in report.layers
     }
@@ -177,7 +169,7 @@ def _saved_names(file: Path, report: PruningReport) -> dict[str, str]:
 def _renamed(file: Path, names: set[str], saved: set[str]) -> dict[str, str]:
     """The saved names of layers that transformers saves under others (those of older versions): by what they hold."""
     holders: dict[str, list[str]] = {}
-    for name, tensor in _iterate(file):
+    for name, tensor in iterate_tensors(file):
         if name in saved:
             holders.setdefault(_content(tensor), []).append(name)
     params = dict(load_packed_model(file.parent).named_parameters())
@@ -218,22 +210,12 @@ def _public_id(name: Any) -> str | None:
 
 def _mark_weights(file: Path, mask_sha256: str) -> None:
     """Put the mask hash into the header, for a file of weights that is alone."""
-    tensors = {name: _plus_zeros(tensor) if packable(tensor) else tensor for name, tensor in _iterate(file)}
-    with safe_open(file, "pt") as opened:
-        header = {"format": "pt"} | (opened.metadata() or {})
-    mode = file.stat().st_mode
-    _write(file, tensors, header | {KEY: json.dumps({"schema": SCHEMA, "mask_sha256": mask_sha256})})
-    file.chmod(mode)
+    tensors = {name: plus_zeros(tensor) if packable(tensor) else tensor for name, tensor in iterate_tensors(file)}
+    header = {"format": "pt"} | header_metadata(file)
+    write_tensors(file, tensors, header | {KEY: json.dumps({"schema": SCHEMA, "mask_sha256": mask_sha256})})
 
 
 def _read_bytes(file: Path) -> bytes:
     if not file.is_file():
         raise PruningError(f"there is no {file.name} in {str(file.parent)!r}: give the folder of a saved model")
     return file.read_bytes()
-
-
-def _write_text(file: Path, text: str) -> None:
-    """Write a file under another name, then give it its own, so that it is never half written."""
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(file)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .core import PruningError
-from .model_files import first_line
+from .hub_errors import first_line
 
 METADATA_NAME = "sparsity.json"
 SCHEMA = "hf_cyclical/sparsity@1"
+KEY = "hf_cyclical"  # of the short form in config.json, and of the mask hash in the header of the weights
 MAX_METADATA_BYTES = 1 << 22
 _MOST_TENSORS = 10_000
 _MOST_LEVELS = 32

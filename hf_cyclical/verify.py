@@ -1,24 +1,27 @@
 """Verifying: whether a pruned model is what its files say, for someone who trusts none of them."""
 
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from .core import PruningError
 from .loading import find_files
-from .metadata import KEY, METADATA_NAME, SCHEMA, count_weights, describe_weights, short_form
+from .metadata import count_weights, short_form
 from .model_files import CONFIG, WEIGHTS
-from .packed import is_packed, unpack_file
 from .packed.codec import MAX_BYTES
+from .packed.files import describe_weights, header_metadata
 from .packed.folders import MAX_CONFIG_BYTES
 from .report import align
-from .sparsity_schema import MAX_METADATA_BYTES, parse_json, parse_metadata, root_hash
+from .sparsity_schema import (
+    KEY,
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    SCHEMA,
+    parse_json,
+    parse_metadata,
+    root_hash,
+)
 
 _SHOWN = 20  # differences in the table
 _NOTHING = object()  # in place of a value that is missing
@@ -76,10 +79,9 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
         raise PruningError(f"model {str(source)!r} has no {METADATA_NAME}: verify one that hf_cyclical has pushed")
     recorded = parse_metadata(files[METADATA_NAME].read_bytes())
     config = parse_json(files[CONFIG].read_bytes(), CONFIG)
-    with _as_recorded(files[WEIGHTS], recorded["weights"]["layout"], max_bytes) as (weights, dense):
-        tensors, achieved = count_weights(dense, [entry["name"] for entry in recorded["tensors"]])
-        with safe_open(dense, "pt") as opened:
-            header = (opened.metadata() or {}).get(KEY)
+    names = [entry["name"] for entry in recorded["tensors"]]
+    tensors, achieved = count_weights(files[WEIGHTS], names, max_bytes=max_bytes)
+    header, weights = header_metadata(files[WEIGHTS]).get(KEY), describe_weights(files[WEIGHTS])
     found = recorded | {"achieved": achieved, "mask_sha256": root_hash(tensors), "weights": weights}
     comparison = _Comparison()
     comparison.tensors(recorded["tensors"], tensors)
@@ -90,21 +92,6 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
     comparison.fields(CONFIG, config.get(KEY), short_form(found))
     comparison.fields("header", _parse_header(header), {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
     return Verification(str(source), tuple(comparison.rows), tuple(comparison.differences))
-
-
-@contextmanager
-def _as_recorded(file: Path, layout: str, max_bytes: int) -> Iterator[tuple[dict[str, Any], Path]]:
-    """What the record should say of the weights, and the weights in a file that is not packed.
-
-    A packed model may have the record of the dense one: what it says is then that of the unpacked file.
-    """
-    if not is_packed(file):
-        yield describe_weights(file), file
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        dense = Path(folder) / WEIGHTS
-        unpack_file(file, dense, max_bytes=max_bytes)
-        yield describe_weights(file, "packed") if layout == "packed" else describe_weights(dense), dense
 
 
 def _parse_header(text: str | None) -> Any:

@@ -2,7 +2,8 @@
 
 from .codec import decode, encode
 from .files import PackedSummary, is_packed, pack_file, read_packed, unpack_file
-from .folders import load_packed_model, pack_folder, unpack_folder
+from .folders import pack_folder, unpack_folder
+from .models import load_packed_model
 
 __all__ = [
     "PackedSummary",

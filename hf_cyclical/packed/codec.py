@@ -145,9 +145,8 @@ def read_header(payload: Tensor, name: str) -> Header:
 def refuse_large(name: str, nbytes: int, max_bytes: int) -> None:
     """Raise a PruningError if something would take more memory than it may."""
     if nbytes > max_bytes:
-        raise PruningError(
-            f"{name!r} takes {nbytes:,} bytes unpacked, more than max_bytes={max_bytes:,}: raise it if you trust it"
-        )
+        todo = "raise it if you trust it"
+        raise PruningError(f"{name!r:.200} takes {nbytes:,} bytes unpacked, more than max_bytes={max_bytes:,}: {todo}")
 
 
 def _check(header: Header, size: int, name: str) -> None:
@@ -288,4 +287,4 @@ class _Numbers:
 
 
 def _damaged(name: str, why: str) -> PruningError:
-    return PruningError(f"packed tensor {name!r} is damaged, {why}: download or pack it again")
+    return PruningError(f"packed tensor {name!r:.80} is damaged, {why}: download or pack it again")

@@ -21,12 +21,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.files import replacing
+from hf_cyclical.hub_errors import first_line
+from hf_cyclical.model_files import WEIGHTS
 
-from .codec import MAX_BYTES, decode, encode, packable, read_header, refuse_large
+from .codec import MAX_BYTES, Header, decode, encode, packable, read_header, refuse_large
 
 METADATA_KEY = "hf_cyclical_packed"
 VERSION = 1
 _ENTRY = 64  # bytes that a tensor's entry in the metadata takes, about
+# Those that torch can compute with: of the others in safetensors it has some in name only.
+_DTYPES = {"BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64"}
+_DTYPES |= {"F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64", "C64"}
 
 AnyPath = str | os.PathLike[str]
 
@@ -58,17 +64,16 @@ def pack_file(source: AnyPath, target: AnyPath) -> PackedSummary:
         PruningError: If the source is damaged or packed already.
     """
     source, target = Path(source), Path(target)
-    with _opened(source) as file:
-        metadata = dict(file.metadata() or {})
-        if METADATA_KEY in metadata:
-            raise PruningError(f"{str(source)!r} is packed already: use it as it is, or unpack it first")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    metadata = header_metadata(source)
+    if METADATA_KEY in metadata:
+        raise PruningError(f"{str(source)!r} is packed already: use it as it is, or unpack it first")
+    tensors = dict(iterate_tensors(source))
     payloads = {name: payload for name, tensor in tensors.items() if (payload := _smaller(tensor)) is not None}
-    lines = [_line(name, _plus_zeros(t) if name in payloads else t) for name, t in tensors.items()]
+    lines = [_line(name, plus_zeros(t) if name in payloads else t) for name, t in tensors.items()]
     kinds = {name: [_dtype_name(tensors[name]), list(tensors[name].shape)] for name in sorted(payloads)}
     about = {"version": VERSION, "checksum": _checksum(lines, metadata), "tensors": kinds}
     metadata[METADATA_KEY] = json.dumps(about, separators=(",", ":"))
-    _write(target, tensors | payloads, metadata)
+    write_tensors(target, tensors | payloads, metadata)
     return PackedSummary(
         dense_bytes=source.stat().st_size,
         packed_bytes=target.stat().st_size,
@@ -86,9 +91,8 @@ def unpack_file(source: AnyPath, target: AnyPath, *, max_bytes: int = MAX_BYTES)
         PruningError: As of `read_packed`.
     """
     tensors = read_packed(source, max_bytes=max_bytes)
-    with _opened(Path(source)) as file:
-        metadata = {key: value for key, value in file.metadata().items() if key != METADATA_KEY}
-    _write(Path(target), tensors, metadata)
+    metadata = {key: value for key, value in header_metadata(source).items() if key != METADATA_KEY}
+    write_tensors(Path(target), tensors, metadata)
 
 
 def read_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, Tensor]:
@@ -110,14 +114,11 @@ def iterate_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tup
     with _opened(path) as file:
         metadata = dict(file.metadata() or {})
         about = _about(path, metadata.pop(METADATA_KEY, None))
-        names, kinds = list(file.keys()), about["tensors"]
-        if strangers := sorted(set(kinds) - set(names)):
-            raise _damaged(path, f"it lacks {strangers[0]!r}")
-        refuse_large(str(path), sum(_refuse_bad_kind(file, name, kinds[name]) for name in kinds), max_bytes)
+        headers = _headers(path, file, about["tensors"], max_bytes)
         lines = []
-        for name in names:
-            tensor = file.get_tensor(name)
-            if name in kinds:
+        for name in file.keys():  # noqa: SIM118  not a dict
+            tensor = _read(file, name)
+            if name in headers:
                 tensor = decode(tensor, name, max_bytes=max_bytes)
             lines.append(_line(name, tensor))
             yield name, tensor
@@ -125,21 +126,71 @@ def iterate_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tup
             raise _damaged(path, "the checksum of its tensors and metadata differs")
 
 
-def is_packed(path: AnyPath) -> bool:
-    """Whether a safetensors file is packed.
+def iterate_tensors(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a file that may be packed, one at a time; see `iterate_packed`."""
+    if is_packed(path):
+        yield from iterate_packed(path, max_bytes=max_bytes)
+        return
+    with _opened(Path(path)) as file:
+        for name in file.keys():  # noqa: SIM118  not a dict
+            yield name, _read(file, name)
+
+
+def read_shapes(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file's tensors, unpacked, as it says; nothing is unpacked for that.
+
+    Raises:
+        PruningError: If the file is damaged, or if its packed tensors would take more than `max_bytes`.
+    """
+    path = Path(path)
+    packed = is_packed(path)
+    with _opened(path) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a dict
+        if packed:
+            about = _about(path, file.metadata()[METADATA_KEY])
+            headers = _headers(path, file, about["tensors"], max_bytes)
+            shapes |= {name: header.shape for name, header in headers.items()}
+    return shapes
+
+
+def header_metadata(path: AnyPath) -> dict[str, str]:
+    """The metadata in the header of a safetensors file.
 
     Raises:
         PruningError: If it cannot be read.
     """
     with _opened(Path(path)) as file:
-        return METADATA_KEY in (file.metadata() or {})
+        return dict(file.metadata() or {})
+
+
+def is_packed(path: AnyPath) -> bool:
+    """Whether a safetensors file is packed; errors are those of `header_metadata`."""
+    return METADATA_KEY in header_metadata(path)
+
+
+def describe_weights(file: Path) -> dict[str, Any]:
+    """What the record of a model says of the file of its weights."""
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    layout = "packed" if is_packed(file) else "dense"
+    return {"file": WEIGHTS, "layout": layout, "sha256": digest, "bytes": file.stat().st_size}
 
 
 def packed_names(path: AnyPath) -> list[str]:
     """The names of the packed tensors of a packed file."""
-    path = Path(path)
-    with _opened(path) as file:
-        return list(_about(path, (file.metadata() or {}).get(METADATA_KEY))["tensors"])
+    return list(_about(Path(path), header_metadata(path).get(METADATA_KEY))["tensors"])
+
+
+def plus_zeros(tensor: Tensor) -> Tensor:
+    """The tensor with +0.0 for every zero, as decoding gives it back."""
+    return torch.where(tensor == 0, torch.zeros((), dtype=tensor.dtype), tensor)
+
+
+def write_tensors(target: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file, as a whole or not at all; equal content makes equal files."""
+    with replacing(target) as new:
+        save_file(tensors, new, metadata or None)
+        _sort_metadata(new)
 
 
 def _smaller(tensor: Tensor) -> Tensor | None:
@@ -166,15 +217,30 @@ def _about(path: Path, text: str | None) -> dict[str, Any]:
     return about
 
 
-def _refuse_bad_kind(file: Any, name: str, kind: Any) -> int:
-    """The bytes that a packed tensor takes when decoded, if its payload says of itself what the metadata says."""
-    header = read_header(file.get_tensor(name), name)
+def _headers(path: Path, file: Any, kinds: dict[str, Any], max_bytes: int) -> dict[str, Header]:
+    """What the packed tensors say of themselves, if it is what the metadata says, and not too much together."""
+    if strangers := sorted(set(kinds) - set(file.keys())):
+        raise _damaged(path, f"it lacks {strangers[0]!r:.80}")
+    headers = {name: _header(file, name, kind) for name, kind in kinds.items()}
+    refuse_large(str(path), sum(header.nbytes for header in headers.values()), max_bytes)
+    return headers
+
+
+def _header(file: Any, name: str, kind: Any) -> Header:
+    header = read_header(_read(file, name), name)
     if kind != [str(header.dtype).removeprefix("torch."), list(header.shape)]:
         raise PruningError(
-            f"packed tensor {name!r} is of {header.dtype} and shape {header.shape}, but the file's metadata says "
+            f"packed tensor {name!r:.80} is of {header.dtype} and shape {header.shape}, but the file's metadata says "
             f"{kind!r:.80}: download or pack it again"
         )
-    return header.nbytes
+    return header
+
+
+def _read(file: Any, name: str) -> Tensor:
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in _DTYPES:
+        raise PruningError(f"tensor {name!r:.80} is of {dtype}, which cannot be read: save the model in float32")
+    return file.get_tensor(name)
 
 
 def _line(name: str, tensor: Tensor) -> list[Any]:
@@ -186,11 +252,6 @@ def _line(name: str, tensor: Tensor) -> list[Any]:
 def _checksum(lines: list[list[Any]], metadata: Mapping[str, str]) -> str:
     text = json.dumps([sorted(lines), sorted(metadata.items())], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plus_zeros(tensor: Tensor) -> Tensor:
-    """The tensor with +0.0 for every zero, as decoding gives it back."""
-    return torch.where(tensor == 0, torch.zeros((), dtype=tensor.dtype), tensor)
 
 
 def _dtype_name(tensor: Tensor) -> str:
@@ -206,16 +267,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, "pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PruningError(f"{str(path)!r} is no safetensors file, or damaged: {first}") from error
-
-
-def _write(target: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a file under another name, then give it its own, so that it is never half written."""
-    new = target.with_name(f".{target.name}.new")
-    save_file(tensors, new, metadata or None)
-    _sort_metadata(new)
-    new.replace(target)
+        raise PruningError(f"{str(path)!r} is no safetensors file, or damaged: {first_line(error)}") from error
 
 
 def _sort_metadata(path: Path) -> None:

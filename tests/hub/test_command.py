@@ -40,7 +40,8 @@ def test_there_and_back(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "packed")]) == 0
     assert main(["unpack", str(tmp_path / "packed"), str(tmp_path / "back")]) == 0
     assert main(["verify", str(tmp_path / "back")]) == 0
-    assert (tmp_path / "back" / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
+    for file in folder.iterdir():
+        assert (tmp_path / "back" / file.name).read_bytes() == file.read_bytes()
     out = capsys.readouterr().out
     dense, packed = ((tmp_path / name / WEIGHTS).stat().st_size for name in ("model", "packed"))
     ratio = f"{dense / packed:.1f} times"
@@ -71,11 +72,35 @@ def test_a_difference_is_exit_code_1(folder, capsys):
         (["pack", "{folder}"], "TARGET"),
         (["pack", "{folder}", "{folder}"], "exists"),
         (["unpack", "{folder}", "{folder}-2"], "is not packed"),
-        (["pack", "nowhere", "{folder}-2"], "has no config.json"),
+        (["pack", "nowhere", "{folder}-2"], "there is no folder"),
+        (["unpack", "{folder}/config.json", "{folder}-2"], "there is no folder"),
+        (["pack", "{folder}/empty", "{folder}-2"], "has no config.json"),
+        (["pack", "{folder}", "."], "exists"),
+        (["pack", ".", "{folder}"], "exists"),
+        (["pack", ".", "."], "exists"),
+        (["pack", "{folder}", ".."], "exists"),
+        (["pack", "{folder}", "config.json"], "exists"),
+        (["pack", "{folder}", "config.json/x"], "config.json"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(argv, words, folder, capsys):
+def test_bad_input_is_one_line_and_exit_code_2(argv, words, folder, capsys, monkeypatch):
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder)
+    before = {file: file.read_bytes() for file in folder.parent.rglob("*") if file.is_file()}
     assert words in fails([word.format(folder=folder) for word in argv], capsys)
+    assert {file: file.read_bytes() for file in folder.parent.rglob("*") if file.is_file()} == before
+
+
+def test_relative_folders(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(["pack", ".", "inside"]) == 0
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    assert main(["unpack", "../model/inside/", "."]) == 0
+    assert main(["verify", "."]) == 0
+    assert main(["pack", "../empty", "../a/b/../c"]) == 0
+    assert main(["verify", "../a/c"]) == 0
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["a", "empty", "model"]
 
 
 def test_a_malformed_record(folder, capsys):

@@ -1,11 +1,15 @@
 """Verifying and loading: everything that was changed is found, and nothing that a repository holds does harm."""
 
+import hashlib
 import json
 import re
 import shutil
+import tempfile
 
 import pytest
+import safetensors.torch
 import torch
+from packed.odd_dtypes import BITS, with_dtype
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from stamped import edit_json, save_stamped
@@ -13,8 +17,7 @@ from tiny_models import images, logits, save_timm
 
 from hf_cyclical import PruningError
 from hf_cyclical.loading import load
-from hf_cyclical.metadata import describe_weights
-from hf_cyclical.packed import encode, pack_file, pack_folder
+from hf_cyclical.packed import encode, pack_file, pack_folder, unpack_folder
 from hf_cyclical.verify import verify
 
 WEIGHTS, RECORD = "model.safetensors", "sparsity.json"
@@ -82,11 +85,29 @@ class TestOk:
         assert rows["achieved prunable"] == (f"{metadata['achieved']['prunable']:,}",) * 2
         assert rows["header mask_sha256"] == rows["config.json mask_sha256"] == rows["mask_sha256"]
 
-    def test_after_a_round_trip_through_packing_with_a_record_of_the_packed_file(self, models, tmp_path):
-        folder = shutil.copytree(models / "ResNet-packed", tmp_path / "packed")
-        edit_json(folder / RECORD, lambda c: c.update(weights=describe_weights(folder / WEIGHTS, "packed")))
-        edit_json(folder / "config.json", lambda c: c["hf_cyclical"].update(layout="packed"))
-        assert verify(folder).ok
+    @pytest.mark.parametrize("name", ["cifar_resnet8", "ResNet", "ViT", "test_convnext"])
+    def test_there_and_back(self, name, tmp_path):
+        dense, packed, back = (tmp_path / layout for layout in ("dense", "packed", "back"))
+        save_stamped(name, dense)
+        pack_folder(dense, packed)
+        unpack_folder(packed, back)
+        assert [verify(folder).differences for folder in (dense, packed, back)] == [()] * 3
+        assert contents(back) == contents(dense)
+        record, config = (json.loads((packed / file).read_text()) for file in (RECORD, "config.json"))
+        digest = hashlib.sha256((packed / WEIGHTS).read_bytes()).hexdigest()
+        size = (packed / WEIGHTS).stat().st_size
+        assert record["weights"] == {"file": WEIGHTS, "layout": "packed", "sha256": digest, "bytes": size}
+        assert config["hf_cyclical"]["layout"] == "packed"
+        assert record | {"weights": 0} == json.loads((dense / RECORD).read_text()) | {"weights": 0}
+
+    def test_unpacks_nothing_to_the_disk(self, models, monkeypatch):
+        monkeypatch.setattr(tempfile, "mkdtemp", lambda *args, **kwargs: pytest.fail("a folder was made"))
+        monkeypatch.setattr(safetensors.torch, "serialize_file", lambda *args: pytest.fail("a file was written"))
+        assert verify(models / "ResNet-packed").ok
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 class TestTampering:
@@ -105,9 +126,13 @@ class TestTampering:
             (lambda t: [tensor.fill_(0) for tensor in t.values()], "achieved zeros"),
         ],
     )
-    def test_of_weights(self, model, change, words):
+    def test_of_weights(self, model, change, words, tmp_path):
         rewrite(model, change)
         assert words_in(verify(model), words)
+        pack_folder(model, tmp_path / "packed")  # which hides nothing
+        assert not verify(tmp_path / "packed").ok
+        unpack_folder(tmp_path / "packed", tmp_path / "back")
+        assert words_in(verify(tmp_path / "back"), words)
 
     @pytest.mark.parametrize("change", [flip, move, regrow])
     def test_of_packed_weights(self, model, change, tmp_path):
@@ -231,9 +256,13 @@ HOSTILE = [
     (lambda folder: (folder / WEIGHTS).unlink(), "no weights that are known"),
     (sharded, "in several files"),
     (bomb, "more than max_bytes"),
+    *(
+        (lambda folder, dtype=dtype: with_dtype(folder / WEIGHTS, CONV, dtype), f"of {dtype}, which cannot be read")
+        for dtype in BITS
+    ),
     (lambda folder: large(folder, "config.json"), "config.json of .* has 1,073,741,824 bytes"),
-    (lambda folder: linked(folder, "config.json"), "config.json of .* is a link to another folder"),
-    (lambda folder: linked(folder, WEIGHTS), "model.safetensors of .* is a link to another folder"),
+    (lambda folder: linked(folder, "config.json"), "config.json of .* is a link to elsewhere"),
+    (lambda folder: linked(folder, WEIGHTS), "model.safetensors of .* is a link to elsewhere"),
     (lambda folder: (folder / "config.json").write_text("{"), "config.json is no JSON"),
     (lambda folder: (folder / "config.json").write_text("[" * 100_000), "config.json is nested too deeply"),
     (lambda folder: (folder / "config.json").unlink(), "has no config.json"),

@@ -26,7 +26,7 @@ def models(tmp_path_factory):
 
 def on_the_hub(calls):
     """What `verify` and `load` say of repositories; runs in the client."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, snapshot_download
 
     from hf_cyclical import PruningError
     from hf_cyclical.loading import load
@@ -37,6 +37,8 @@ def on_the_hub(calls):
         try:
             if what == "offline":
                 constants.HF_HUB_OFFLINE = True
+            if what == "snapshot":
+                what, call = "verify", [snapshot_download(call[0], revision=call[1])]
             said.append(verify(*call).ok if what == "verify" else type(load(*call)).__name__)
         except PruningError as error:
             said.append(str(error))
@@ -54,7 +56,9 @@ class TestHub:
         self.put(hub, "user/timm", models / "cifar_resnet8", private=True, **evil)
         self.put(hub, "user/timm", models / "cifar_resnet8-packed", "packed", private=True)
         self.put(hub, "user/hf", models / "ResNet")
+        self.put(hub, "user/packed", models / "cifar_resnet8-packed")
         calls = [["verify", "user/timm"], ["verify", "user/timm", "packed"], ["verify", "user/hf"]]
+        calls += [["snapshot", "user/hf", "main"], ["snapshot", "user/packed", "main"]]
         calls += [
             ["load", "user/timm"],
             ["load", "user/timm", "packed"],
@@ -64,7 +68,7 @@ class TestHub:
         calls += [["offline", "user/hf"], ["offline", "user/none"]]
         *good, revision, offline, none = ask(hub, on_the_hub, calls, token=READER)
         names = ["CifarResNet", "CifarResNet", "ResNetForImageClassification"]
-        assert good == [True] * 3 + names
+        assert good == [True] * 5 + names
         assert revision == "model 'user/timm' has no revision 'no': name a branch, tag or commit of it"
         assert offline == names[-1]
         assert "is not in the cache" in none
@@ -97,7 +101,7 @@ class TestHub:
         assert "model.safetensors of 'bad/weights' has 8,589,934,592 bytes" in weights
         assert "no model.safetensors but 'pytorch_model.bin', a pickle" in pickle
         assert "is gated: ask for access" in gated
-        assert "could not be downloaded, try again" in broken
+        assert "the Hub cannot be reached" in broken
         assert "neither a folder here nor a Hub id" in invalid
         assert changed is False
         assert not [line for line in said if "\n" in line]

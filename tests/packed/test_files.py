@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from packed.odd_dtypes import BITS, with_dtype
 from packed.sparse_weights import bits, same_tensors, sparse
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -175,6 +176,28 @@ class TestDamage:
         save_file(load_file(packed), packed, {KEY: text})
         with pytest.raises(PruningError, match="cannot be read"):
             read_packed(packed)
+
+    @pytest.mark.parametrize("dtype", BITS)
+    def test_dtypes_that_torch_lacks(self, dtype, tmp_path):
+        file = tmp_path / "a"
+        save_file({"w" * 1000: torch.zeros(64)}, file)
+        with_dtype(file, "w" * 1000, dtype)
+        for read in (read_packed, lambda path: pack_file(path, tmp_path / "b")):
+            with pytest.raises(PruningError, match=r"is not packed|tensor 'www\w+ is of F.* cannot be read") as caught:
+                read(file)
+            assert "\n" not in str(caught.value)
+            assert len(str(caught.value)) < 300
+        assert not (tmp_path / "b").exists()
+
+    def test_long_names_are_cut(self, packed):
+        name = "\x1b" * 10_000
+        rewrite(packed, lambda stored, about: about["tensors"].update({name: ["float32", [8]]}))
+        with pytest.raises(PruningError, match=r"lacks '\\x1b") as caught:
+            read_packed(packed)
+        rewrite(packed, lambda stored, about: stored.update({name: torch.ones(3)}))
+        with pytest.raises(PruningError, match=r"'\\x1b") as second:
+            read_packed(packed)
+        assert all(len(str(error.value)) < 400 for error in (caught, second))
 
     def test_bombs_are_refused_together(self, tmp_path):
         # None is too large, but there are many.

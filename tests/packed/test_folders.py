@@ -1,6 +1,7 @@
 """Packed folders: made, turned back, loaded by transformers and timm, and refused by readers that do not know them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import timm
@@ -102,14 +103,14 @@ class TestFolders:
 
     def test_copies_what_belongs_to_the_model_alone(self, resnet, tmp_path):
         source = tmp_path / "dense"
-        for name in ("README.md", "sparsity.json", "figure.png", ".env", "training_args.bin", "optimizer.pt", "a.txt"):
+        for name in ("README.md", "LICENSE", "figure.png", ".env", "training_args.bin", "optimizer.pt", "a.txt"):
             (source / name).write_text("x")
         (source / "link.png").symlink_to(source / ".env")
         pack_folder(source, tmp_path / "other")
         names = {file.name for file in (tmp_path / "other").iterdir()}
-        copied = {"README.md", "sparsity.json", "figure.png", "preprocessor_config.json", "processor_config.json"}
+        copied = {"README.md", "LICENSE", "figure.png", "preprocessor_config.json", "processor_config.json"}
         assert names - copied == {"config.json", "model.safetensors"}
-        assert {"README.md", "sparsity.json", "figure.png"} <= names
+        assert {"README.md", "LICENSE", "figure.png"} <= names
 
     def test_refusals(self, resnet, tmp_path):
         with pytest.raises(PruningError, match="packed already"):
@@ -123,7 +124,39 @@ class TestFolders:
             pack_folder(tmp_path / "dense", tmp_path / "x")
         with pytest.raises(PruningError, match=r"no config.json"):
             pack_folder(tmp_path, tmp_path / "x")
+        (tmp_path / "dense" / "model.safetensors.index.json").unlink()
+        (tmp_path / "dense" / "sparsity.json").write_text("{}")
+        with pytest.raises(PruningError, match=r"sparsity.json: schema None is unknown"):
+            pack_folder(tmp_path / "dense", tmp_path / "x")
         assert {path.name for path in tmp_path.iterdir()} == {"dense", "packed"}
+
+    def test_an_empty_target_stays_the_folder_that_it_is(self, resnet, tmp_path, monkeypatch):
+        target = tmp_path / "target"
+        target.mkdir()
+        before = target.stat().st_ino
+        monkeypatch.chdir(target)
+        pack_folder(tmp_path / "dense", ".")
+        assert target.stat().st_ino == before
+        names = {path.name for path in (tmp_path / "packed").iterdir()}
+        assert {path.name for path in Path().iterdir()} == names
+        assert {path.name for path in tmp_path.iterdir()} == {"dense", "packed", "target"}
+
+    def test_what_looks_like_an_unfinished_target_is_left_alone(self, resnet, tmp_path):
+        (tmp_path / ".x.new").mkdir()
+        (tmp_path / ".x.new" / "mine").write_text("mine")
+        pack_folder(tmp_path / "dense", tmp_path / "x")
+        assert (tmp_path / ".x.new" / "mine").read_text() == "mine"
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+    def test_links_to_elsewhere(self, resnet, tmp_path, name):
+        (tmp_path / "dense" / name).rename(tmp_path / "elsewhere")
+        (tmp_path / "dense" / name).symlink_to(tmp_path / "elsewhere")
+        for call in (
+            lambda: pack_folder(tmp_path / "dense", tmp_path / "x"),
+            lambda: load_packed_model(tmp_path / "dense"),
+        ):
+            with pytest.raises(PruningError, match=f"{name}' is a link to elsewhere"):
+                call()
 
 
 class TestHostile:
@@ -176,6 +209,7 @@ class TestHostile:
             ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized in another way"),
             ({"model_type": "bert"}, "no image classifier"),
             ({"model_type": "unknown"}, "cannot be made"),
+            ({"model_type": "dinat"}, "cannot be made|do not fit"),  # needs a library of its own
             ({"x": "y" * 5_000_000}, "more than 4,194,304"),
         ],
     )
