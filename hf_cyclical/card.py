@@ -1,8 +1,6 @@
 """The model card: README.md of a pruned model, filled only from the report of its run and from sparsity.json."""
 
-import re
-import shlex
-from pathlib import Path
+import dataclasses
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from .core import PruningError
 from .markdown import Markdown, clean, environment, word
+from .private_paths import last_part, public_about
 from .report import PruningReport, final_metrics, finite, show
 
 CARD_NAME = "README.md"
@@ -48,6 +47,7 @@ def render_card(
     files: dict[str, int] | None = None,
     figure: str | None = "pruning_run.png",
     license: str | None = None,
+    processor: bool = True,
 ) -> str:
     """The README.md of a pruned model, with its YAML.
 
@@ -60,18 +60,21 @@ def render_card(
         files: Bytes of the weights as measured, by layout: `dense`, and `packed` if there is a branch of that name.
         figure: Name of the plot beside the card; none if there is none.
         license: Of the base model, as the Hub spells it; the card says nothing of it if not given.
+        processor: Whether transformers finds an image processor beside the model.
 
     Raises:
-        PruningError: If `repo_id` cannot be one, or the library is another.
+        PruningError: If `repo_id` cannot be one, or if the library or the method is another.
     """
     if library not in ("timm", "transformers"):
         raise PruningError(f"library {library!r} is unknown to cards: use timm or transformers")
     if repo_id is not None and not _is_hub_id(repo_id):
         raise PruningError(f"repo_id {repo_id!r} cannot be one: use owner/name, of letters, digits, -, _ and .")
+    report = dataclasses.replace(report, about=public_about(report.about))
     data = _card_data(report, metadata, library=library, repo_id=repo_id, license=license)
     values = {
         "yaml": Markdown(data.to_yaml()),
         "library": library,
+        "processor": processor,
         "registered": _registered(architecture or report.about.get("model")),
         "repo": Markdown(repo_id or "."),
         "on_hub": repo_id is not None,
@@ -88,7 +91,7 @@ def _card_data(
     report: PruningReport, metadata: dict[str, Any], *, library: str, repo_id: str | None, license: str | None
 ) -> ModelCardData:
     base, dataset = (metadata.get("base_model") or {}).get("id"), report.about.get("dataset")
-    on_hub, is_data_on_hub = _is_hub_id(base), _is_hub_id(dataset) and not Path(dataset).is_dir()
+    on_hub = _is_hub_id(base)
     sparsity = _sparsity_tag(metadata["achieved"]["sparsity"])
     results = _results(report, dataset, sparsity)
     return ModelCardData(
@@ -97,7 +100,7 @@ def _card_data(
         license=clean(license) if license else None,
         base_model=base if on_hub else None,
         base_model_relation="finetune" if on_hub else None,  # there is no value for pruned
-        datasets=[dataset] if is_data_on_hub else None,
+        datasets=[dataset] if _is_hub_id(dataset) else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         tags=[*TAGS, f"sparsity-{sparsity}"],
         model_name=(repo_id or _name(report, metadata) or "model").rpartition("/")[2] if results else None,
@@ -155,7 +158,7 @@ def _of_run(report: PruningReport) -> dict[str, Any]:
         "trained": (report.chosen_update or (ends[-1] if ends else report.updates)) - report.dense_updates,
         "cycles": _cycles(report),
         "whole": report.updates in ends,
-        "command": _command(about.get("command")),
+        "command": about.get("command"),
         "settings": _settings(report.config),
     }
 
@@ -179,9 +182,11 @@ def _file_of(metadata: dict[str, Any]) -> dict[str, int]:
 
 
 def _method(config: dict[str, Any]) -> Markdown:
-    method, cycles = config["method"], config.get("cycles") or 1
+    method, cycles = config.get("method"), config.get("cycles") or 1
     if cycles == 1:
         method = _WITH_ONE_CYCLE.get(method, method)
+    if method not in _METHODS:
+        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(_METHODS)}")
     return Markdown(_METHODS[method].format(cycles=cycles))
 
 
@@ -192,7 +197,7 @@ def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:
 
 def _short(name: str) -> str:
     """A Hub id as it is; of a folder the last part, as the rest is of one machine only."""
-    return clean(name if _is_hub_id(name) else Path(name).name)
+    return clean(name if _is_hub_id(name) else last_part(name).rpartition("/")[2])
 
 
 def _shown_metrics(report: PruningReport, final: dict[str, float]) -> list[str]:
@@ -241,17 +246,6 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
         for name, value in config.items()
         if value is not None and (value or not name.startswith("dense_"))
     }
-
-
-def _command(command: str | None) -> str | None:
-    """The command without the folders of the machine it ran on; none if a shell could not read it."""
-    try:
-        words = shlex.split(command or "")
-    except ValueError:
-        return None
-    return (
-        shlex.join(re.sub(r"(^|=)(?:~|/|[A-Za-z]:[/\\]).*[/\\]", r"\1", word.rstrip("/\\")) for word in words) or None
-    )
 
 
 def _registered(architecture: str | None) -> str | None:

@@ -2,10 +2,19 @@
 
 import re
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
 
-USAGE_ERROR = 2
+USAGE_ERROR, INTERRUPTED = 2, 130
+
+
+class Parser(ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """As in ArgumentParser, without its usage."""
+        fail(f"{message} (--help explains every argument)")
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
@@ -34,6 +43,12 @@ def without_resume(argv: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
+
+
+def stopped_pushing(folder: object, command: str) -> int:
+    """Say after Ctrl-C how to push what is there already, and give the exit code."""
+    sys.stderr.write(f"\nStopped while pushing. The model is whole in {folder}; to push it: {command}\n")
+    return INTERRUPTED
 
 
 def fail(error: object) -> NoReturn:

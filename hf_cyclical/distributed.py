@@ -34,6 +34,8 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
+        if trainer.pruning.scope == "lamp":
+            raise PruningError("scope 'lamp' is not made for weights that FSDP splits: use DDP, or scope global")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
             raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":

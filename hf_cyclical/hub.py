@@ -9,11 +9,8 @@ import logging
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, RepoUrl, constants, errors, get_token
@@ -23,13 +20,16 @@ from transformers import TrainingArguments
 from .card import CARD_NAME as CARD
 from .card import render_card
 from .core import PruningError
-from .metadata import KEY, METADATA_NAME, describe_weights, short_form, stamp
+from .finished_report import read_finished
+from .hub_errors import LOGIN, pushing
+from .metadata import METADATA_NAME, stamp
 from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, make_portable, read_json
 from .packed import is_packed, pack_folder
 from .plots import FIGURE_NAME
-from .report import REPORT_NAME, PruningReport, load_report
+from .private_paths import hide_in_settings
+from .report import REPORT_NAME
 
-__all__ = ["build_folder", "create_repository", "push", "refuse_settings"]
+__all__ = ["build_folder", "create_repository", "push", "push_command", "refuse_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,8 @@ MAIN, PACKED = "main", "packed"  # branches
 NEEDED = (WEIGHTS, CONFIG, REPORT_NAME)
 COPIED = (*NEEDED, *PROCESSORS, FIGURE_NAME)
 ALLOWED = (*COPIED, METADATA_NAME, CARD)
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 _TOKEN = re.compile(rb"(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{30,}")
-_PATH = re.compile(r"(?<![\w./:-])~?/(?:[^/\s'\"]+/)*")  # all of it but its last part
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_MOST_WORDS = 300  # of what the Hub says, in characters
 
 
 def refuse_settings(args: TrainingArguments) -> None:
@@ -72,7 +69,7 @@ def build_folder(
         target: A folder to make others in.
         repo_id: Where it will be: the card says how to load it from there.
         packed: Whether to make a folder with packed weights, too.
-        license: For the card.
+        license: For the card; if not given, that of the base model, as far as the Hub tells it.
 
     Returns:
         The folder of each branch: `main`, and `packed` if that was asked for.
@@ -83,25 +80,29 @@ def build_folder(
     folder = target / MAIN
     folder.mkdir(parents=True)
     _copy(run, folder)
-    report = _read_report(run, folder)
+    report = read_finished(run)
+    report.save(folder)
     make_portable(folder)
+    _hide_paths(run, folder)
     metadata = stamp(folder, report)
     folders = {MAIN: folder}
     files = {"dense": (folder / WEIGHTS).stat().st_size}
     if packed:
         folders[PACKED] = target / PACKED
         files["packed"] = pack_folder(folder, folders[PACKED]).packed_bytes
-        _describe_packed(folders[PACKED], metadata)
     config = read_json(str(run), folder / CONFIG)
+    library = "transformers" if "model_type" in config else "timm"
     card = render_card(
         report,
         metadata,
         repo_id=repo_id,
         files=files,
         figure=FIGURE_NAME if (folder / FIGURE_NAME).exists() else None,
-        license=license,
-        library="transformers" if "model_type" in config else "timm",
+        license=license or _base_license(metadata["base_model"]["id"]),
+        library=library,
         architecture=config.get("architecture"),
+        # transformers makes one from the config of timm's models.
+        processor=library == "timm" or any((folder / name).exists() for name in PROCESSORS),
     )
     for made in folders.values():
         (made / CARD).write_text(card, encoding="utf-8")
@@ -125,7 +126,7 @@ def push(
         repo_id: "user/name", made if it is not there.
         private: Whether it is to be private. An existing one stays what it is; a public one is then refused.
         packed: Whether to push packed weights too, on the branch `packed`.
-        license: For the card.
+        license: For the card; if not given, that of the base model, as far as the Hub tells it.
         commit_message: The title of the commits.
 
     Returns:
@@ -136,17 +137,25 @@ def push(
     """
     run = Path(run)
     _refuse_bad_name(repo_id)
-    command = ["python", "scripts/push.py", str(run), repo_id]
-    command += [] if private else ["--hub_public"]
-    command += ["--packed"] if packed else []
-    command += ["--license", license] if license else []
+    again = push_command(run, repo_id, private=private, packed=packed, license=license)
     with TemporaryDirectory(prefix="hf_cyclical_") as scratch:
         folders = build_folder(run, Path(scratch), repo_id=repo_id, packed=packed, license=license)
-        with _explained(repo_id, f"; the model is whole in {run}, to try again: {shlex.join(command)}"):
+        with pushing(repo_id, f"; the model is whole in {run}, to try again: {again}"):
             url = _create(repo_id, private)
             for branch, folder in folders.items():
                 _upload(folder, repo_id, branch, commit_message)
     return url
+
+
+def push_command(
+    run: str | Path, repo_id: str, *, private: bool = True, packed: bool = False, license: str | None = None
+) -> str:
+    """What to type for `push` with these arguments."""
+    command = ["python", "scripts/push.py", str(run), repo_id]
+    command += [] if private else ["--hub_public"]
+    command += ["--packed"] if packed else []
+    command += ["--license", license] if license else []
+    return shlex.join(command)
 
 
 def create_repository(repo_id: str, *, private: bool = True) -> str:
@@ -160,7 +169,7 @@ def create_repository(repo_id: str, *, private: bool = True) -> str:
         PruningError: If it cannot be made, or is public against `private`.
     """
     _refuse_bad_name(repo_id, alone=True)
-    with _explained(repo_id, ""):
+    with pushing(repo_id):
         return _create(repo_id, private).repo_id
 
 
@@ -181,27 +190,26 @@ def _copy(run: Path, folder: Path) -> None:
         raise PruningError(f"the weights in {str(run)!r} are packed: unpack them, as {MAIN} holds them unpacked")
 
 
-def _read_report(run: Path, folder: Path) -> PruningReport:
+def _hide_paths(run: Path, folder: Path) -> None:
+    """Others' tools write where a model came from into its settings."""
+    for file in (folder / name for name in (CONFIG, *PROCESSORS)):
+        if file.exists():
+            content = read_json(str(run), file)
+            if (hidden := hide_in_settings(content)) != content:
+                file.write_text(json.dumps(hidden, indent=2) + "\n", encoding="utf-8")
+
+
+def _base_license(name: str | None) -> str | None:
+    """What the Hub says of the licence of the model that was pruned; nothing if it says nothing that is plain."""
+    if name is None or "/" not in name:
+        return None
     try:
-        report = load_report(folder)
-    except (AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise PruningError(f"{REPORT_NAME} in {str(run)!r} is not a whole report: take another copy") from error
-    if not report.layers:
-        raise PruningError(f"{REPORT_NAME} in {str(run)!r} is of a run that has not ended: finish it first")
-    # Where something lies on this machine concerns nobody; nor may a folder's name be taken for one on the Hub.
-    for key, value in report.about.items():
-        if isinstance(value, str):
-            report.about[key] = _PATH.sub("" if key == "command" else "<path>/", value)
-    report.save(folder)
-    return report
-
-
-def _describe_packed(folder: Path, metadata: dict[str, Any]) -> None:
-    """The record is that of the unpacked weights, but for what it says of their file."""
-    metadata = metadata | {"weights": describe_weights(folder / WEIGHTS, "packed")}
-    config = read_json(str(folder), folder / CONFIG) | {KEY: short_form(metadata)}
-    (folder / METADATA_NAME).write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        card = HfApi().model_info(name, timeout=10).card_data
+    except (OSError, ValueError, errors.HTTPError):  # the user can still name it
+        logger.info("the Hub does not tell the licence of %s: name it with --license", name)
+        return None
+    found = card.get("license") if card is not None else None
+    return found if isinstance(found, str) and found not in ("other", "unknown") else None
 
 
 def _refuse_tokens(run: Path, folder: Path) -> None:
@@ -256,33 +264,3 @@ def _upload(folder: Path, repo_id: str, branch: str, message: str) -> None:
         allow_patterns=list(ALLOWED),
         delete_patterns=[name for name in ALLOWED if name not in there],  # of an earlier push, of another model
     )
-
-
-@contextmanager
-def _explained(repo_id: str, then: str) -> Iterator[None]:
-    """Whatever the Hub and the way to it come up with, as one line that ends with what to do."""
-    try:
-        yield
-    except PruningError as error:
-        raise PruningError(f"{error}{then}") from error
-    except Exception as error:  # what the HTTP library below raises has no base class that could be named here
-        text = f"{_reason(error, repo_id)}{then}"
-        raise PruningError(text.replace(get_token() or "\0", "...")) from error
-
-
-def _reason(error: Exception, repo_id: str) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    said = getattr(error, "server_message", None) or str(error) or type(error).__name__
-    said = re.sub(r"Bearer [^'\"]*", "Bearer ...", said)
-    said = " ".join(re.sub(r"\?\S+", "", said).split())[:_MOST_WORDS]  # an address may be signed behind its "?"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{repo_id!r} was not pushed, as HF_HUB_OFFLINE is set: unset it"
-    if status == 401:
-        return f"the Hub refuses the token for {repo_id!r} (401): {LOGIN}"
-    if status == 403:
-        return f"the Hub does not let the token write to {repo_id!r} (403: {said}): take another token or name"
-    if CARD in said or "YAML" in said:
-        return f"the Hub rejects the card of {repo_id!r} ({said})"
-    if status:
-        return f"the Hub failed to take {repo_id!r} ({status}: {said})"
-    return f"the connection to the Hub broke while {repo_id!r} was pushed ({type(error).__name__}: {said})"

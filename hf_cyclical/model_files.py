@@ -2,19 +2,18 @@
 
 import json
 import os
-import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import timm
-from huggingface_hub import errors, snapshot_download
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from transformers import TimmWrapperConfig
 
 from .core import PruningError
+from .files import replacing, write_text
+from .hub_errors import downloading, first_line
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PREFIX = "timm_model."  # what the wrapper of transformers puts before timm's names
@@ -34,19 +33,8 @@ def download_model(name: str, *, weights: bool) -> Path:
     files = [CONFIG, *PROCESSORS]
     if weights:
         files += [WEIGHTS, WEIGHTS_INDEX, "model-*-of-*.safetensors"]
-    try:
+    with downloading(name):
         return Path(snapshot_download(name, allow_patterns=files))
-    except errors.GatedRepoError as error:
-        todo = f"ask for access at https://huggingface.co/{name} and log in with `hf auth login`"
-        raise PruningError(f"model {name!r} is gated: {todo}") from error
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        todo = "check the spelling, or log in with `hf auth login` if it is private"
-        raise PruningError(f"model {name!r} is neither a folder here nor on the Hub: {todo}") from error
-    except errors.LocalEntryNotFoundError as error:
-        todo = "go online once to download it, or give a folder"
-        raise PruningError(f"model {name!r} is not in the cache and the Hub cannot be reached: {todo}") from error
-    except Exception as error:  # what the HTTP library below raises has no base class that could be named here
-        raise PruningError(f"model {name!r} could not be downloaded, try again: {first_line(error)}") from error
 
 
 def read_json(name: str, file: Path) -> dict[str, Any]:
@@ -79,12 +67,6 @@ def damaged_weights(name: str, error: SafetensorError) -> PruningError:
     return PruningError(f"the weights of {name!r} are damaged, download or save them again: {first_line(error)}")
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its type if it has none; without a token that the HTTP library quotes."""
-    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return re.sub(r"Bearer [^'\"]*", "Bearer ...", text)
-
-
 def make_portable(folder: str | os.PathLike[str]) -> None:
     """Rewrite a saved timm model as timm itself saves it, which transformers reads too.
 
@@ -106,7 +88,7 @@ def make_portable(folder: str | os.PathLike[str]) -> None:
     # The weights first: the wrapper of transformers reads them with and without its prefix.
     _drop_prefix(folder / WEIGHTS)
     layout = json.dumps(_timm_layout(config), indent=2) + "\n"
-    _replace(folder / CONFIG, lambda file: file.write_text(layout, encoding="utf-8"))
+    write_text(folder / CONFIG, layout)
 
 
 def _drop_prefix(file: Path) -> None:
@@ -118,7 +100,8 @@ def _drop_prefix(file: Path) -> None:
         raise damaged_weights(str(file.parent), error) from error
     if any(name.startswith(PREFIX) for name in tensors):
         plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-        _replace(file, lambda new: save_file(plain, new, {"format": "pt"} | metadata))
+        with replacing(file) as new:
+            save_file(plain, new, {"format": "pt"} | metadata)
 
 
 def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
@@ -132,11 +115,3 @@ def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
     layout["pretrained_cfg"] = cfg | {"num_classes": config["num_classes"]}
     of_wrapper = set(TimmWrapperConfig().to_dict())
     return layout | {key: value for key, value in config.items() if key not in {*layout, *of_wrapper}}
-
-
-def _replace(file: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file under another name, then give it its own, so that it is never half written."""
-    new = file.with_name(f".{file.name}.new")
-    write(new)
-    shutil.copymode(file, new)
-    new.replace(file)

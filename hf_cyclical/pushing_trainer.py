@@ -3,36 +3,54 @@
 import logging
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from .config import PruningConfig
 from .core import PruningError
-from .hub import LOGIN, MAIN, create_repository, push, refuse_settings
+from .distributed import any_process
+from .hub import MAIN, create_repository, push, refuse_settings
+from .hub_errors import LOGIN
 from .plots import FIGURE_NAME, plot_run
 from .report import PruningReport, versions
 from .whole_checkpoints import WholeCheckpointTrainer
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+_DENSE = (
+    "target_sparsity 0 leaves a dense model, and only pruned ones are pushed, as Trainer would push its arguments too: "
+    "use trainer.model.push_to_hub"
+)
+
 
 class PushingTrainer(WholeCheckpointTrainer):
-    """Pushes as `hub.push` does. With `target_sparsity=0` it is `Trainer`, which pushes its arguments too."""
+    """Pushes as `hub.push` does, and never as `Trainer` does, which pushes all that is in its output folder."""
 
     pruning: PruningConfig
     report: PruningReport | None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refuse_settings(self.args)
+
     def init_hf_repo(self, token: str | None = None) -> None:
         """Makes the repository, private unless `hub_private_repo=False`."""
         if not self.pruning.prunes:
-            return super().init_hf_repo(token)
+            raise PruningError(_DENSE)
         refuse_settings(self.args)
         self.push_in_progress = None
-        if self.is_world_process_zero():
-            self.hub_model_id = create_repository(self._wanted_name(), private=self.args.hub_private_repo is not False)
+        private = self.args.hub_private_repo is not False
+        self.hub_model_id = self.on_main(lambda: create_repository(self._wanted_name(), private=private))
+
+    def on_main(self, action: Callable[[], Result]) -> Result | None:
+        """What an action gives on the main process, while the others wait; if it fails there, all of them fail."""
+        with self._together():
+            return action() if self.is_world_process_zero() else None
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As in Trainer, which also pushes what its user saves, if `push_to_hub`: here once the run has ended."""
@@ -59,11 +77,11 @@ class PushingTrainer(WholeCheckpointTrainer):
             The address of the repository, on the main process.
 
         Raises:
-            PruningError: If there is no finished run or the push fails. The model is then kept in a temporary folder,
-                and the error has the command that pushes it from there.
+            PruningError: If there is no finished run or the push fails, on every process. The model is then kept in a
+                temporary folder, and the error of the main process has the command that pushes it from there.
         """
         if not self.pruning.prunes:
-            return super().push_to_hub(*args, **kwargs)
+            raise PruningError(_DENSE)
         return self._push_pruned(*args, **kwargs)
 
     def _push_pruned(
@@ -83,18 +101,26 @@ class PushingTrainer(WholeCheckpointTrainer):
         options = {name: kwargs[name] for name in known if kwargs.get(name) is not None}
         private = self.args.hub_private_repo is not False if private is None else private
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        url = None
-        try:
-            if self.is_world_process_zero():  # a wrong name or token shows before anything is saved
-                repo_id = create_repository(repo_id or self.hub_model_id or self._wanted_name(), private=private)
-            folder = Path(tempfile.mkdtemp(prefix="pruned_"))
-            self._save_finished(folder)
-            if self.is_world_process_zero():
-                url = push(folder, repo_id, private=private, **options)
-            shutil.rmtree(folder)
-        finally:
-            self.accelerator.wait_for_everyone()
+        wanted = repo_id or self.hub_model_id or self._wanted_name()
+        name = self.on_main(lambda: create_repository(wanted, private=private))  # what is wrong shows before saving
+        folder = self._save_finished()
+        url = self.on_main(lambda: push(folder, name, private=private, **options))
+        shutil.rmtree(folder, ignore_errors=True)
         return url
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Some lines that all processes run: if they fail on one, none of them goes on to wait for it."""
+        error = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        failed = any_process(error is not None, self.args.device)
+        if error is not None:
+            raise error
+        if failed:
+            raise PruningError("another process could not push the model: see its error")
 
     def _refuse_push(self, blocking: bool, token: str | None, revision: str | None) -> None:
         if token is not None:
@@ -106,17 +132,29 @@ class PushingTrainer(WholeCheckpointTrainer):
         if self.report is None or not self.report.layers:
             raise PruningError("there is no finished run to push: call train() first")
 
-    def _save_finished(self, folder: Path) -> None:
-        self.save_model(str(folder), _internal_call=True)
-        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        if not self.is_world_process_zero():
-            return
+    def _save_finished(self) -> Path:
+        """Save what a push needs into a new folder, which only that of the main process outlives."""
+        folder = Path(tempfile.mkdtemp(prefix="pruned_"))
+        keep = False
+        try:
+            with self._together():
+                self.save_model(str(folder), _internal_call=True)
+                (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+                if self.is_world_process_zero():
+                    self._save_report(folder)
+            keep = self.is_world_process_zero()
+        finally:
+            if not keep:
+                shutil.rmtree(folder)
+        return folder
+
+    def _save_report(self, folder: Path) -> None:
         about = {"seed": self.args.seed, "processes": self.args.world_size, "versions": versions()}
         if name := getattr(getattr(self.model, "config", None), "name_or_path", None):
             about["model"] = name
         self.report.about = about | self.report.about
         self.report.save(folder)
-        with suppress(ImportError):  # matplotlib is optional, and so is the figure
+        with suppress(PruningError):  # matplotlib is optional, and so is the figure
             plot_run(self.report, folder / FIGURE_NAME)
 
     def _wanted_name(self) -> str:

@@ -12,29 +12,22 @@ where it was, and pushing what is there already changes nothing.
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from hf_cyclical import PruningError
-from hf_cyclical.command_line import fail
-from hf_cyclical.hub import LOGIN, push
-
-INTERRUPTED = 130
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (--help explains every argument)")
+from hf_cyclical.command_line import Parser, fail, stopped_pushing
+from hf_cyclical.hub import push, push_command
+from hf_cyclical.hub_errors import LOGIN
 
 
 def main(argv: list[str]) -> int:
     args = parse(argv)
+    options = {"private": not args.hub_public, "packed": args.packed, "license": args.license}
     try:
-        url = push(args.folder, args.repo_id, private=not args.hub_public, packed=args.packed, license=args.license)
+        url = push(args.folder, args.repo_id, **options)
     except PruningError as error:
         fail(error)
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped. The folder is as it was; the same command goes on.\n")
-        return INTERRUPTED
+        return stopped_pushing(args.folder, push_command(args.folder, args.repo_id, **options))
     print(f"Pushed to {url}")
     return 0
 

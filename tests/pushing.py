@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from local_hub import WRITER, client_environment
 from local_hub.clients import LIBRARIES, RESULT, ROOT, Clients, start
+from stamped import edit_json
 from tiny import accuracy
 from torch.utils.data import Dataset
 from transformers import ResNetConfig, ResNetForImageClassification, TrainingArguments, ViTImageProcessor
@@ -20,9 +21,10 @@ from transformers import ResNetConfig, ResNetForImageClassification, TrainingArg
 from hf_cyclical import CyclicalPruningTrainer, PruningConfig
 from hf_cyclical.models import load_image_model, make_portable
 from hf_cyclical.plots import FIGURE_NAME, plot_run
-from hf_cyclical.report import versions
+from hf_cyclical.report import REPORT_NAME, versions
 
 LABELS = ["cat", "dog", "eel"]
+PUSHED = ["README.md", "config.json", "model.safetensors", "pruning_report.json", "pruning_run.png", "sparsity.json"]
 
 
 class Pixels(Dataset):
@@ -34,7 +36,7 @@ class Pixels(Dataset):
         return {"pixel_values": pixels, "labels": i % 3}
 
 
-def make_trainer(folder, kind="timm", **arguments):
+def make_trainer(folder, kind="timm", *, target=0.9, trainer=CyclicalPruningTrainer, **arguments):
     torch.manual_seed(0)
     if kind == "timm":
         loaded = load_image_model("test_resnet", LABELS, image_size=32, from_scratch=True)
@@ -48,15 +50,22 @@ def make_trainer(folder, kind="timm", **arguments):
         "optim": "sgd", "max_grad_norm": 0.0, "report_to": "none", "save_strategy": "no", "logging_strategy": "no",
         "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False, "remove_unused_columns": False,
     }  # fmt: skip
-    return CyclicalPruningTrainer(
+    return trainer(
         model,
         TrainingArguments(**(defaults | arguments)),
-        pruning=PruningConfig(target_sparsity=0.9, cycles=2, delta_t=1),
+        pruning=PruningConfig(target_sparsity=target, **({"cycles": 2, "delta_t": 1} if target else {})),
         train_dataset=Pixels(),
         eval_dataset=Pixels(),
         processing_class=processor,
         compute_metrics=accuracy,
     )
+
+
+def copy_run(run, folder, **about):
+    """A run of one's own, to do something to, with another report about it."""
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+    edit_json(folder / REPORT_NAME, lambda report: report["about"].update(about))
+    return folder
 
 
 @functools.cache

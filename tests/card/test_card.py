@@ -107,6 +107,19 @@ def test_how_to_load_each_kind(report, metadata):
     assert 'AutoModelForImageClassification.from_pretrained("me/small")' in other
 
 
+def test_no_processor_is_loaded_where_there_is_none(report, metadata):
+    card = render_card(report, metadata, repo_id="me/small", processor=False)
+    assert_whole(card)
+    assert "AutoImageProcessor" not in card
+    assert "```python\nfrom transformers import AutoModelForImageClassification\n\nmodel = AutoModel" in card
+
+
+def test_a_rank_over_all_layers_is_told(report, metadata):
+    for scope, told in (("local", False), ("global", True), ("lamp", True)):
+        report.config["scope"] = scope
+        assert ("some layers are sparser than others" in render_card(report, metadata)) == told
+
+
 @pytest.mark.parametrize(("architecture", "model"), [("cifar_vgg14", "trained"), (None, "cifar_vgg14")])
 def test_architectures_of_this_package_are_imported(report, metadata, architecture, model):
     report.about["model"] = model

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_hostile_names_stay_text(report, metadata):
     report.about |= {
         "model": HOSTILE,
         "dataset": HOSTILE,
-        "command": f"run {HOSTILE.replace(chr(39), '')}",
+        "command": shlex.join(["run", HOSTILE]),
         "seed": HOSTILE,
     }
     report.about["versions"] = {HOSTILE: HOSTILE}
@@ -86,6 +87,13 @@ def test_numbers():
 def test_a_bad_repository_name_is_refused(report, metadata, repo_id):
     with pytest.raises(PruningError, match="repo_id"):
         render_card(report, metadata, repo_id=repo_id)
+
+
+@pytest.mark.parametrize("config", [{}, {"method": "magic"}])
+def test_another_method_is_refused(report, metadata, config):
+    report.config = config
+    with pytest.raises(PruningError, match="is unknown to cards: use one of cyclical, "):
+        render_card(report, metadata)
 
 
 def test_another_library_is_refused(report, metadata):

@@ -4,11 +4,13 @@ import hashlib
 import json
 import logging
 import os
+import re
 
 import numpy as np
 import pytest
 from local_hub import READER, ask, run_client
-from pushing import contents, finished_run, logits
+from pushing import PUSHED, contents, copy_run, finished_run, logits
+from stamped import edit_json
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import PruningError
@@ -16,15 +18,12 @@ from hf_cyclical.arguments import parse_arguments
 from hf_cyclical.hub import build_folder, create_repository, push
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
-PUSHED = ["README.md", "config.json", "model.safetensors", "pruning_report.json", "pruning_run.png", "sparsity.json"]
 
 
 @pytest.fixture
 def copied(run, tmp_path):
     """A run of one's own, to do something to."""
-    for file in run.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
+    return copy_run(run, tmp_path)
 
 
 def load_with_both(name, timm_too):
@@ -235,6 +234,41 @@ class TestRefusals:
     def test_a_report_that_is_none(self, text, copied):
         (copied / "pruning_report.json").write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(PruningError, match="report"):
+            build_folder(copied, copied / "built", repo_id="user/model")
+
+    @pytest.mark.parametrize(
+        ("part", "value", "words"),
+        [
+            ("about", [], "not a whole report, see its about"),
+            ("about", {"model": 5}, "see its about model"),
+            ("about", {"command": ["prune.py"]}, "see its about command"),
+            ("about", {"versions": ["torch"]}, "see its about versions"),
+            ("config", {}, "has the method None, which is unknown here: upgrade"),
+            ("config", {"method": "magic"}, "has the method 'magic'"),
+            ("config", {"method": ["cyclical"]}, "has the method ['cyclical']"),
+            ("config", "cyclical", "see its config"),
+            ("dense", [0.5], "see its dense"),
+            ("dense", {"accuracy": "good"}, "see its dense"),
+            ("cycles", [{"cycle": 1}], "not a whole report: take another copy"),
+            ("layers", None, "not a whole report: take another copy"),
+            ("layers", [], "has not ended: finish it first"),
+            ("layers", [dict.fromkeys(("name", "shape", "weights", "kept", "regrown"), 1)], "see its layers"),
+            ("evaluations", [{"accuracy": 0.5}], "see its evaluations"),
+            ("masks", [[]], "see its masks"),
+            ("masks", [0], "see its masks"),
+            ("updates", "many", "see its updates"),
+            ("parameters", None, "see its parameters"),
+        ],
+    )
+    def test_a_report_that_lacks_something(self, part, value, words, copied):
+        edit_json(copied / "pruning_report.json", lambda report: report.update({part: value}))
+        with pytest.raises(PruningError, match=f"^pruning_report.json in '.*' .*{re.escape(words)}"):
+            build_folder(copied, copied / "built", repo_id="user/model")
+
+    @pytest.mark.parametrize("part", ["config", "layers", "cycles", "updates", "parameters", "dense_updates"])
+    def test_a_report_without_a_part(self, part, copied):
+        edit_json(copied / "pruning_report.json", lambda report: report.pop(part))
+        with pytest.raises(PruningError, match=r"is not a whole report: take another copy$"):
             build_folder(copied, copied / "built", repo_id="user/model")
 
     @pytest.mark.parametrize("name", ["model", "a/b/c", "user/", "us er/model", "user/mo--del", "End of training"])

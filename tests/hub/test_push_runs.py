@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pushing import make_trainer, pushing_clients
+from pushing import PUSHED, make_trainer
 from started import SHORT
 from transformers.trainer_utils import HubStrategy
 
@@ -12,12 +12,6 @@ from hf_cyclical import PruningError, load_report
 from hf_cyclical.arguments import parse_arguments
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
-PUSHED = ["README.md", "config.json", "model.safetensors", "pruning_report.json", "pruning_run.png", "sparsity.json"]
-
-
-@pytest.fixture
-def clients(hub):
-    return pushing_clients(hub)
 
 
 class TestTrainer:
@@ -111,6 +105,17 @@ class TestTrainer:
         with pytest.raises(PruningError, match="hub_token would be written") as raised:
             make_trainer(tmp_path, hub_token=SECRET)
         assert SECRET not in str(raised.value)
+
+    def test_a_dense_model_is_not_pushed_and_its_token_is_not_written_down(self, tmp_path):
+        with pytest.raises(PruningError, match="hub_token would be written") as raised:
+            make_trainer(tmp_path, target=0, hub_token=SECRET)
+        assert SECRET not in str(raised.value)
+        with pytest.raises(PruningError, match=r"only pruned ones are pushed.*: use trainer.model.push_to_hub$"):
+            make_trainer(tmp_path, target=0, push_to_hub=True, hub_strategy="end", hub_model_id="user/model")
+        trainer = make_trainer(tmp_path, target=0)
+        for arguments in ((), ("user/model",)):
+            with pytest.raises(PruningError, match="target_sparsity 0 leaves a dense model"):
+                trainer.push_to_hub(*arguments)
 
     def test_refuses_what_it_does_not_do(self, tmp_path):
         trainer = make_trainer(tmp_path)

@@ -1,0 +1,66 @@
+"""Ctrl-C in a push: one line with the command that pushes what is there, and exit code 130."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from local_hub.clients import ROOT
+from pushing import contents
+from started import SHORT
+
+SCRIPT = """
+import os, pathlib, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pathlib.Path({pid!r}).write_text(str(os.getpid()))
+sys.argv = {argv!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class CtrlC:
+    """Like a fault of the hub: the user's hand on the keyboard, once a request that matches has come in."""
+
+    def __init__(self, path_regex, pid):
+        self.path, self.pid = re.compile(path_regex), pid
+
+    def meets(self, request):
+        if self.path.search(request.path):
+            os.kill(int(self.pid.read_text()), signal.SIGINT)
+            time.sleep(0.5)
+        return False
+
+
+@pytest.fixture
+def interrupted(hub, clients, tmp_path):
+    """Run a script that is interrupted, and give what it said of it."""
+
+    def run(when, name, *arguments):
+        pid = tmp_path / "pid"
+        hub.faults.append(CtrlC(when, pid))
+        argv = [str(ROOT / "scripts" / name), *map(str, arguments)]
+        code, out, err = clients.client(SCRIPT.format(pid=str(pid), argv=argv))
+        assert (code, "Traceback" in err) == (130, False), err
+        return out, err
+
+    return run
+
+
+@pytest.mark.parametrize("when", ["/api/repos/create", "/lfs/", "/commit/"])
+def test_push(interrupted, run, when):
+    before = contents(run)
+    out, err = interrupted(when, "push.py", run, "user/model", "--packed", "--license", "mit")
+    command = f"python scripts/push.py {run} user/model --packed --license mit"
+    assert err.splitlines()[-1] == f"Stopped while pushing. The model is whole in {run}; to push it: {command}"
+    assert out == ""
+    assert contents(run) == before
+
+
+def test_prune(interrupted, tmp_path):
+    folder = tmp_path / "out"
+    arguments = [*SHORT, "--output_dir", folder, "--push_to_hub", "--hub_model_id", "user/digits", "--hub_public"]
+    out, err = interrupted("/commit/", "prune.py", *arguments)
+    command = f"python scripts/push.py {folder} user/digits --hub_public"
+    assert err.splitlines()[-1] == f"Stopped while pushing. The model is whole in {folder}; to push it: {command}"
+    assert f"are in {folder}" in out
