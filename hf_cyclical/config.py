@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from .core import PruningError, recipes
-from .core.masks import Scope
+from .core.masks import LAYER_FLOOR, Scope
 from .core.recipes import LrFactor, Recipe, Shape
 
 Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
@@ -16,15 +16,16 @@ LrShape = Literal["drop", "cosine", "linear", "constant"]
 
 # Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
 _LR = {"lr_shape", "lr_drop_at", "lr_drop_factor"}
-_RISE = {"target_sparsity", "schedule", "delta_t", "ramp_fraction"} | _LR
+_TARGET = {"target_sparsity", "layer_floor"}
+_RISE = {"schedule", "delta_t", "ramp_fraction"} | _TARGET | _LR
 _SETTINGS: dict[Method, set[str]] = {
     "cyclical": _RISE | {"cycles", "init_sparsity"},
     "gradual": _RISE,
     "gradual_recovery": _RISE,
     "cyclical_lr": _RISE | {"cycles"},
-    "iterative": {"target_sparsity", "cycles"} | _LR,
-    "one_shot": {"target_sparsity"} | _LR,
-    "pgd": {"target_sparsity"},
+    "iterative": {"cycles"} | _TARGET | _LR,
+    "one_shot": _TARGET | _LR,
+    "pgd": _TARGET,
     "freeze": {"cycles"} | _LR,
 }
 _DEFAULTS: dict[str, Any] = {
@@ -110,7 +111,16 @@ class PruningConfig:
     scope: Scope = field(
         default="local",
         metadata=_help(
-            "local prunes every layer to the same sparsity, as the paper does; global ranks all weights together."
+            "local prunes every layer to the same sparsity, as the paper does; global ranks all weights together; lamp "
+            "does so with magnitudes that are adapted to their layer (LAMP, Lee et al. 2021), and has nothing to tune."
+        ),
+    )
+    layer_floor: float | None = field(
+        default=None,
+        metadata=_help(
+            "With scope global, every layer keeps at least this fraction of an equal share of the weights that stay "
+            f"(their number over that of the layers), as a guard against collapse; {LAYER_FLOOR} if not given, 0 turns "
+            "it off. Not in the paper."
         ),
     )
     include: list[str] | None = field(
@@ -156,6 +166,8 @@ class PruningConfig:
             return 0.5 * self.resolved("target_sparsity") or None
         if name in ("lr_drop_at", "lr_drop_factor") and self.resolved("lr_shape") != "drop":
             return None
+        if name == "layer_floor" and self.scope == "global":
+            return LAYER_FLOOR
         return _DEFAULTS.get(name)
 
     def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
@@ -252,6 +264,7 @@ class PruningConfig:
         )
         self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
         self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
+        self._check("layer_floor", lambda v: 0 <= v <= 1, "in [0, 1]", f"use {LAYER_FLOOR}, or 0 to turn it off")
         self._check("dense_epochs", lambda v: v >= 0, "0 or more", "use 0 to prune from the start")
         self._check("ema_decay", lambda v: 0 < v < 1, "in (0, 1)", "use 0.999, or leave it out for no average")
         self._check(
@@ -282,6 +295,8 @@ class PruningConfig:
         for name in ("lr_drop_at", "lr_drop_factor"):
             if getattr(self, name) is not None and self.lr_shape not in (None, "drop"):
                 _refuse(name, getattr(self, name), f"has no meaning for lr_shape {self.lr_shape}", "leave it out")
+        if self.layer_floor is not None and self.scope != "global":
+            _refuse("layer_floor", self.layer_floor, f"has no meaning for scope {self.scope}", "leave it out")
         if self.dense_epochs and self.dense_updates:
             _refuse(
                 "dense_updates",

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from .config import PruningConfig
 from .core import Recipe
-from .core.masks import Scope
+from .core.masks import kept_locally, least_kept
 from .distributed import describe_processes
 from .report import align
 from .trainer import CyclicalPruningTrainer
 
 _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
+_FEW_KEPT = 10  # weights of a layer below which little can pass through it
 
 
 def describe_plan(trainer: CyclicalPruningTrainer) -> str:
@@ -31,8 +33,9 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
-        _indent(align(_layer_rows(recipe, params, config.scope))),
+        _indent(align(_layer_rows(recipe, params, config))),
         "",
+        *_layer_lines(recipe, params, config),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
         "",
         *_mask_lines(recipe),
@@ -45,14 +48,36 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], scope: Scope) -> list[list[str]]:
+def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[list[str]]:
     rows = [["layer", "shape", "weights", "kept at the end"]]
+    sizes = {name: p.numel() for name, p in params.items()}
+    least = least_kept(sizes, recipe.s_t, config.resolved("layer_floor") or 0)
     for name, p in params.items():
-        n = p.numel()
-        kept = int(p.count_nonzero()) if recipe.keep_zeros else n - min(round(recipe.s_t * n), n - 1)
-        by_rank = scope == "global" and not recipe.keep_zeros
-        rows.append([name, "x".join(map(str, p.shape)), f"{n:,}", "by rank" if by_rank else f"{kept:,}"])
+        kept = f"by rank, {least[name]:,} or more"
+        if recipe.keep_zeros:
+            kept = f"{int(p.count_nonzero()):,}"
+        elif config.scope == "local":
+            kept = f"{kept_locally(sizes[name], recipe.s_t):,}"
+        rows.append([name, "x".join(map(str, p.shape)), f"{sizes[name]:,}", kept])
     return rows
+
+
+def _layer_lines(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[str]:
+    """What to know of how the weights that stay are shared out among the layers."""
+    if recipe.keep_zeros or config.scope == "lamp":
+        return []
+    if config.scope == "global":
+        floor = config.resolved("layer_floor")
+        rule = (
+            f"at least {floor:g} of an equal share of the weights that stay"
+            if floor
+            else "one weight at least, and maybe no more"
+        )
+        return [f"  Every layer keeps {rule} (layer_floor).", ""]
+    left = {name: kept_locally(p.numel(), recipe.s_t) for name, p in params.items()}
+    few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
+    advice = "exclude such layers to keep them dense, or use scope lamp."
+    return [f"  Few weights are left in {', '.join(few)}: {advice}", ""] if few else []
 
 
 def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:

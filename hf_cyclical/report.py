@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from .core import PruningError
+from .core.masks import least_kept
 
 SCHEMA = 1
 REPORT_NAME = "pruning_report.json"
+_NEAR = 1.5  # times the floor up to which a layer is near it
 _MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of the run
 
 
@@ -105,6 +107,17 @@ class PruningReport:
         return sum(layer.weights - layer.kept for layer in self.layers)
 
     @property
+    def near_floor(self) -> list[LayerReport]:
+        """The layers that a rank over all layers has left little more than the fewest weights that it may."""
+        if self.config.get("scope") not in ("global", "lamp") or self.config.get("method") == "freeze":
+            return []
+        sizes = {layer.name: layer.weights for layer in self.layers}
+        least = least_kept(sizes, self.sparsity, self.config.get("layer_floor") or 0.0)
+        return [
+            layer for layer in self.layers if layer.kept < layer.weights and layer.kept <= _NEAR * least[layer.name]
+        ]
+
+    @property
     def metric(self) -> str | None:
         """The metric that tables and plots show: an accuracy where there is one, else the first that is no loss."""
         names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
@@ -157,9 +170,13 @@ class PruningReport:
         """The table, and what the model has become."""
         kept = sum(layer.kept for layer in self.layers)
         chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
+        low = [f"{layer.name} {layer.kept:,} of {layer.weights:,}" for layer in self.near_floor]
+        advice = "if the accuracy suffers, use scope lamp or local, or raise layer_floor."
+        warning = f"\nLayers near the fewest weights they may keep: {', '.join(low)}: {advice}" if low else ""
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
+            f"{warning}"
         )
 
 
@@ -197,7 +214,10 @@ def load_report(path: str | Path) -> PruningReport:
         data = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise PruningError(f"{path} is not a whole report ({error}): take another copy") from None
-    return PruningReport.from_dict(data)
+    try:
+        return PruningReport.from_dict(data)
+    except PruningError as error:
+        raise PruningError(f"{path}: {error}") from None
 
 
 def align(rows: list[list[str]]) -> str:

@@ -17,7 +17,6 @@ from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
 from .core.processes import Shards, local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
-from .hub import refuse_settings
 from .manifest import newest_checkpoint
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, LayerReport, PruningReport
@@ -32,7 +31,7 @@ class CyclicalPruningTrainer(PushingTrainer):
     """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
 
     Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
-    and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`.
+    and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`, but that it does not push.
 
     Attributes:
         pruning: The configuration.
@@ -57,7 +56,6 @@ class CyclicalPruningTrainer(PushingTrainer):
         self.model_accepts_loss_kwargs = False
         self._refuse_other_schedules()
         refuse_untested(self)
-        refuse_settings(self.args)
         prepare_for_fsdp(self)
         self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
         self.add_callback(CycleCallback(self))
@@ -124,7 +122,8 @@ class CyclicalPruningTrainer(PushingTrainer):
         params = self._checked_parameters()
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope, replicas=copies(self))
+        floor = self.pruning.resolved("layer_floor")
+        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope, layer_floor=floor, replicas=copies(self))
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
         self.report = self._new_report(recipe)

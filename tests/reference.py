@@ -1,25 +1,47 @@
 """Algorithm 1 of the paper as a naive loop: the oracle of the tests, which shares no code with the package."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 
-def magprune(params: dict[str, Tensor], s: float, scope: str = "local") -> dict[str, Tensor]:
-    """Drop the round(s * n) first weights of a stable sort by |w|, sparing the last (largest) one of every layer."""
+def magprune(params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float = 0.5) -> dict[str, Tensor]:
+    """Drop the round(s * n) first weights of a stable sort by |w| or score, sparing the last (largest) of every layer.
+
+    One is spared in each layer, and in global scope `layer_floor` of an equal share of those that stay, if more.
+    """
     masks = {}
     for names in [[name] for name in params] if scope == "local" else [list(params)]:
         layers = [params[name].detach().flatten().abs().double() for name in names]
-        order = torch.cat(layers).argsort(stable=True)
-        spared = torch.cat([torch.arange(len(w)) == w.argsort(stable=True)[-1] for w in layers])
+        order = lamp_order(layers) if scope == "lamp" else torch.cat(layers).argsort(stable=True)
+        share = (len(order) - round(s * len(order))) / len(layers) if scope == "global" else 0
+        least = max(int(layer_floor * share), 1)
+        spared = torch.cat([torch.isin(torch.arange(len(w)), w.argsort(stable=True)[-least:]) for w in layers])
         keep = torch.ones(len(order), dtype=torch.bool)
         keep[order[~spared[order]][: round(s * len(order))]] = False
         for name, mask in zip(names, keep.split([len(w) for w in layers]), strict=True):
             masks[name] = mask.view(params[name].shape)
     return masks
+
+
+def lamp_order(layers: Sequence[Tensor]) -> Tensor:
+    """Indices by w^2 over the sum of the squares from the layer's largest down to it, then layer, |w| and index."""
+    scores = []
+    for w in layers:
+        unit = 2.0 ** (math.frexp(float(w.max()))[1] - 1)
+        down = [(x / unit) ** 2 for x in w.sort(descending=True).values.tolist()]
+        by_rank = [x / total if total else 0.0 for x, total in zip(down, accumulate(down), strict=True)]
+        score = torch.empty_like(w)
+        score[w.argsort(stable=True)] = torch.tensor(by_rank[::-1], dtype=w.dtype)
+        scores.append(score)
+    number = torch.cat([torch.full((len(w),), i) for i, w in enumerate(layers)])
+    return torch.from_numpy(np.lexsort((torch.cat(list(layers)), number, torch.cat(scores))))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import reference
 
 from hf_cyclical import PruningConfig, PruningError
 from hf_cyclical.core import recipes
+from hf_cyclical.core.masks import LAYER_FLOOR
 
 METHODS = ["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
 PRUNING_METHODS = [method for method in METHODS if method != "freeze"]
@@ -45,6 +46,8 @@ def refusal(make, *args, **kwargs):
         ("lr_drop_at", 0.0, "must be in (0, 1]", "use 0.75"),
         ("lr_drop_at", 2, "must be in (0, 1]", "use 0.75"),
         ("lr_drop_factor", 10, "must be in [0, 1]", "use 0.1"),
+        ("layer_floor", -0.1, "must be in [0, 1]", "0 to turn it off"),
+        ("layer_floor", 10, "must be in [0, 1]", "0 to turn it off"),
         ("dense_epochs", -1, "must be 0 or more", "use 0"),
         ("dense_epochs", float("inf"), "must be 0 or more", "use 0"),
         ("dense_updates", -1, "must be a whole number of 0 or more", "use 0"),
@@ -79,7 +82,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are_and_the_nearest(fie
         ("method", "xyz", METHODS),
         ("schedule", "xyz", ["cubic", "linear", "step", "constant"]),
         ("lr_shape", "xyz", ["drop", "cosine", "linear", "constant"]),
-        ("scope", None, ["local", "global"]),
+        ("scope", None, ["local", "global", "lamp"]),
         ("method", None, METHODS),
     ],
 )
@@ -106,6 +109,7 @@ def test_a_name_near_none_is_refused_with_all_the_names_there_are(field, value, 
         ("pgd", "lr_shape", "constant"),
         ("freeze", "target_sparsity", 0.9),
         ("freeze", "delta_t", 100),
+        ("freeze", "layer_floor", 0.1),
     ],
 )
 def test_a_setting_that_the_method_lacks_is_refused(method, field, value):
@@ -119,6 +123,14 @@ def test_an_init_sparsity_that_is_not_below_the_target_is_refused(init, target):
     shown = 0.9 if target is None else target
     assert message.startswith(f"init_sparsity {init} must be below target_sparsity {shown}: ")
     assert message.rpartition(": ")[2]
+
+
+@pytest.mark.parametrize("scope", ["local", "lamp"])
+def test_a_floor_is_on_in_global_scope_and_refused_where_it_has_no_effect(scope):
+    message = refusal(PruningConfig, scope=scope, layer_floor=0.2)
+    assert message == f"layer_floor 0.2 has no meaning for scope {scope}: leave it out"
+    assert PruningConfig(scope=scope).to_dict()["layer_floor"] is None
+    assert PruningConfig(scope="global").to_dict()["layer_floor"] == LAYER_FLOOR > 0
 
 
 def test_dense_epochs_and_dense_updates_exclude_each_other():
@@ -259,6 +271,8 @@ def test_only_a_target_of_0_is_nothing_to_do(settings, prunes):
         {},
         {"method": "freeze", "cycles": 2, "exclude": ["head"]},
         {"method": "pgd", "target_sparsity": 0.5, "scope": "global"},
+        {"scope": "global", "layer_floor": 0.0},
+        {"scope": "lamp"},
         {
             "target_sparsity": 0.98,
             "cycles": 3,

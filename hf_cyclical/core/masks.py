@@ -1,62 +1,90 @@
-"""magprune, local and global, and the application of masks.
+"""magprune in its three scopes, and the application of masks.
 
 A mask is a bool tensor of its weight's shape, True where the weight is kept. The weights that go are exactly the
 k = round(s * n) smallest in magnitude, ties broken by index (the lower index goes first), so that every process, device
-and run chooses the same masks.
-
-The selection counts magnitudes by the bits of |w|, which order non-negative floats as integers do: two passes of
-histograms find the k-th smallest exactly, whatever the number of ties, without sorting and without copying a layer.
-Counts can be summed over processes, so that weights which are split among them get the masks that they would get in
-one piece, and no process ever sees another's weights.
+and run chooses the same masks. Scopes differ in how the k are shared out among layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .errors import PruningError
+from .lamp import lamp_counts
 from .processes import Shards, local
+from .selection import Masks, keep_largest, prune_group, refuse_unranked
 
-Scope = Literal["local", "global"]
-Masks = dict[str, Tensor]
+Scope = Literal["local", "global", "lamp"]
 
-_CHUNK = 1 << 18  # weights looked at in one go: bounds the temporary memory
+# Where a normalisation follows, a filter that has lost all weights has an output without variance, by whose root its
+# gradients are divided. Pruned weights of such filters return far larger than all others, and without a floor they
+# would crowd out whole layers, those without a normalisation first.
+LAYER_FLOOR = 0.5
+
 _WIDENED = 1 << 20  # weights masked in one go on a CPU, where torch widens the mask to the integers' size first
-_SMALL = 1 << 16  # weights up to which one selection beats histograms
-_DIGIT = 16  # bits counted per pass: a histogram that stays in the cache
-_SENT_DIGIT = 11  # the same where histograms travel: one pass more, of 16 KiB instead of 512
-_KEYS = {torch.float32: (torch.int32, 31), torch.float64: (torch.int64, 63)}  # integer type and bits of |w|
 
 
 @torch.no_grad()
-def magprune(params: Mapping[str, Tensor], s: float, scope: Scope = "local", *, out: Masks | None = None) -> Masks:
+def magprune(
+    params: Mapping[str, Tensor],
+    s: float,
+    scope: Scope = "local",
+    *,
+    layer_floor: float | None = None,
+    out: Masks | None = None,
+) -> Masks:
     """Magnitude pruning: the masks that drop the fraction `s` of the weights of smallest magnitude.
 
     Args:
         params: Weights by name. Of weights that are split among processes (DTensors, as FSDP2 makes them) every
             process gets the masks of its parts, and all of them must call this.
         s: Sparsity, a fraction in [0, 1].
-        scope: "local" prunes every layer to `s`, "global" ranks the weights of all layers together. In both, every
-            layer keeps at least one weight.
+        scope: "local" prunes every layer to `s`, "global" ranks the weights of all layers together, "lamp" ranks them
+            by magnitudes that are adapted to their layer (see `lamp`). In all, every layer keeps at least one weight.
+        layer_floor: For "global": every layer keeps at least this fraction of an equal share of the weights that stay,
+            that is of their number over that of the layers, or all its weights if it has fewer; 0.5 unless told. A
+            layer that the rank would take below it keeps its largest, and the other layers make up for them. 0 turns
+            it off.
         out: Masks to overwrite instead of making new ones.
 
     Raises:
         PruningError: If a layer holds NaN or infinite weights, which have no rank.
     """
-    if not 0 <= s <= 1:
-        raise PruningError(f"sparsity {s!r} is outside [0, 1]: give a fraction, such as 0.9 for 90 %")
-    if scope not in get_args(Scope):
-        raise PruningError(f"scope {scope!r} is not one of {', '.join(get_args(Scope))}: choose one of them")
+    _check(s, scope, layer_floor)
     shards = Shards.of(params.values())
     sizes = {name: p.numel() for name, p in params.items()}
     parts = {name: local(p) for name, p in params.items()}
     masks = {name: torch.empty_like(w, dtype=torch.bool) for name, w in parts.items()} if out is None else out
-    groups = [[name] for name in params] if scope == "local" else [list(params)]
-    for names in groups:
-        _prune_group({name: parts[name] for name in names}, sizes, s, masks, shards)
+    k = round(s * sum(sizes.values()))
+    if scope == "global":
+        floor = LAYER_FLOOR if layer_floor is None else layer_floor
+        prune_group(parts, sizes, k, least_kept(sizes, s, floor), masks, shards)
+        return masks
+    if scope == "lamp":
+        if shards.several:
+            raise PruningError(
+                "scope 'lamp' is not made for weights that are split among processes: use DDP, or global"
+            )
+        dropped = lamp_counts(parts, k)
+    else:
+        dropped = {name: n - kept_locally(n, s) for name, n in sizes.items()}
+    for name, w in parts.items():
+        keep_largest({name: w}, dropped[name], masks, shards)
     return masks
+
+
+def kept_locally(n: int, s: float) -> int:
+    """How many of its `n` weights a layer keeps in local scope."""
+    return max(n - round(s * n), 1)
+
+
+def least_kept(sizes: Mapping[str, int], s: float, layer_floor: float) -> dict[str, int]:
+    """How many weights layers of these sizes keep at least, each, in a rank over all of them."""
+    total = sum(sizes.values())
+    share = (total - round(s * total)) / max(len(sizes), 1)
+    return {name: min(max(int(layer_floor * share), 1), n) for name, n in sizes.items()}
 
 
 @torch.no_grad()
@@ -89,166 +117,17 @@ def sparsity(masks: Mapping[str, Tensor]) -> float:
 
 def refuse_non_finite(params: Mapping[str, Tensor]) -> None:
     """Raise a PruningError that names the first layer with NaN or infinite weights."""
-    _refuse_non_finite({name: local(p) for name, p in params.items()}, Shards.of(params.values()))
+    refuse_unranked({name: local(p) for name, p in params.items()}, Shards.of(params.values()))
 
 
-def _refuse_non_finite(parts: Mapping[str, Tensor], shards: Shards) -> None:
-    device = next(iter(parts.values())).device
-    sizes = shards.totals((w.numel() for w in parts.values()), device)
-    finite = shards.totals((int(torch.isfinite(w).count_nonzero()) for w in parts.values()), device)
-    for name, n, good in zip(parts, sizes, finite, strict=True):
-        if good < n:
-            raise PruningError(
-                f"{name} has {n - good} NaN or infinite weights of {n}, which cannot be ranked: "
-                "check the learning rate and the weights that the run started from"
-            )
-
-
-def _prune_group(params: dict[str, Tensor], sizes: Mapping[str, int], s: float, masks: Masks, shards: Shards) -> None:
-    """Masks of layers that share one budget of k = round(s * n) weights."""
-    total = sum(sizes[name] for name in params)
-    k = min(round(s * total), total - len(params))
-    while True:
-        _keep_largest(params, k, masks, shards)
-        empty = _empty_layers(params, masks, shards) if len(params) > 1 else []
-        if not empty:
-            return
-        # A layer that would vanish keeps its largest weight, and the others make up for it. Doing so in rounds is the
-        # same as exempting the largest weight of every layer from the start: one that was spared stays spared.
-        for name in empty:
-            _keep_largest({name: params.pop(name)}, sizes[name] - 1, masks, shards)
-            k -= sizes[name] - 1
-
-
-def _empty_layers(names: Iterable[str], masks: Masks, shards: Shards) -> list[str]:
-    names = list(names)
-    some = shards.totals([bool(masks[name].any()) for name in names], masks[names[0]].device)
-    return [name for name, n in zip(names, some, strict=True) if not n]
-
-
-def _keep_largest(params: dict[str, Tensor], k: int, masks: Masks, shards: Shards) -> None:
-    """Write the masks that drop the `k` smallest of all these weights, in order of magnitude and index."""
-    layers = {name: p.flatten() for name, p in params.items()}
-    key = torch.float64 if any(w.dtype == torch.float64 for w in layers.values()) else torch.float32
-    threshold, ties = _threshold(layers, k, key, shards)
-    shares = _shares_of_ties(layers, threshold, ties, key, shards) if shards.several else None
-    for i, (name, w) in enumerate(layers.items()):
-        mask = masks[name]
-        ties = shares[i] if shares else ties
-        flat = mask.view(-1) if mask.is_contiguous() else torch.empty_like(w, dtype=torch.bool)
-        for bits, part in zip(_magnitudes(w, key), torch.split(flat, _CHUNK), strict=True):
-            cut, ties = _cut(bits, threshold, ties)
-            torch.gt(bits[:cut], threshold, out=part[:cut])
-            torch.ge(bits[cut:], threshold, out=part[cut:])
-        if not mask.is_contiguous():
-            mask.copy_(flat.view(mask.shape))
-
-
-def _shares_of_ties(
-    layers: dict[str, Tensor], threshold: int, ties: int, key: torch.dtype, shards: Shards
-) -> list[int]:
-    """How many of the weights equal to the threshold go in each layer's part: by layer, then process, then index."""
-    equal = [sum(int((bits == threshold).count_nonzero()) for bits in _magnitudes(w, key)) for w in layers.values()]
-    here = torch.tensor(equal, dtype=torch.int64, device=next(iter(layers.values())).device)
-    earlier = shards.before(here)
-    all_of = shards.sum(here.clone())
-    first = all_of.cumsum(0) - all_of + earlier  # how many of the ties come before this part's
-    return [min(max(ties - int(start), 0), n) for start, n in zip(first, equal, strict=True)]
-
-
-def _cut(bits: Tensor, threshold: int, ties: int) -> tuple[int, int]:
-    """Index before which the weights equal to the threshold go, and how many of the `ties` to drop are left then."""
-    if not ties:
-        return 0, 0
-    equal = bits == threshold
-    here = int(equal.count_nonzero())
-    if here <= ties:
-        return bits.numel(), ties - here
-    return int(equal.nonzero()[ties]), 0
-
-
-def _threshold(layers: dict[str, Tensor], k: int, key: torch.dtype, shards: Shards) -> tuple[int, int]:
-    """Bits of the smallest magnitude that stays, and how many of the weights equal to it go all the same."""
-    device = next(iter(layers.values())).device
-    total, nonzero, bad = shards.totals(
-        (
-            sum(w.numel() for w in layers.values()),
-            sum(int(w.count_nonzero()) for w in layers.values()),
-            sum(not _finite(w) for w in layers.values()),
-        ),
-        device,
-    )
-    if bad:
-        _refuse_non_finite(layers, shards)
-    zeros = total - nonzero  # a common tie: weights that were pruned and had no gradient
-    if k <= zeros:
-        return (1, 0) if k == zeros else (0, k)
-    if total > _SMALL or shards.several:
-        value, dropped, equal = _select(layers, k, zeros, key, shards)
-    else:
-        value, dropped, equal = _select_of_few(layers, k, key)
-    return (value + 1, 0) if dropped == equal else (value, dropped)
-
-
-def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype, shards: Shards) -> tuple[int, int, int]:
-    """Bits of the k-th smallest magnitude, how many weights equal to it are among the `k`, and how many there are.
-
-    Finds the bits from the top, some at a time: the counts of the next digit, among the weights that share the digits
-    found so far, tell which value of it the k-th smallest has.
-    """
-    _, width = _KEYS[key]
-    digit_bits = _SENT_DIGIT if shards.several else _DIGIT
-    value, remaining, equal = 0, k - zeros, 0
-    for shift in reversed(range(0, width, digit_bits)):
-        top = shift + digit_bits >= width
-        counts = shards.sum(_digit_counts(layers, None if top else value, shift, digit_bits, zeros > 0, key))
-        up_to = counts.cumsum(0)
-        digit = int(torch.searchsorted(up_to, remaining))
-        equal = int(counts[digit])
-        remaining -= int(up_to[digit]) - equal
-        value = (value << digit_bits) + digit
-    return value, remaining, equal
-
-
-def _select_of_few(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int, int]:
-    bits = torch.cat([part for w in layers.values() for part in _magnitudes(w, key)])
-    value = int(bits.kthvalue(k).values)
-    return value, k - int((bits < value).count_nonzero()), int((bits == value).count_nonzero())
-
-
-def _digit_counts(
-    layers: dict[str, Tensor], above: int | None, shift: int, digit_bits: int, skip_zeros: bool, key: torch.dtype
-) -> Tensor:
-    """How many weights have each value of the digit at `shift`, among those with `above` as their higher digits."""
-    radix = 1 << digit_bits
-    integer, _ = _KEYS[key]
-    device = next(iter(layers.values())).device
-    counts = torch.zeros(radix, dtype=torch.int64, device=device)
-    # Weights that do not count go to bins of their own, in turns: counting into one bin over and over is slow.
-    longest = min(_CHUNK, max(w.numel() for w in layers.values()))
-    others = torch.arange(longest, dtype=integer, device=device).bitwise_and_(255).bitwise_or_(radix)
-    for w in layers.values():
-        for bits in _magnitudes(w, key):
-            matching = bits > 0 if skip_zeros and not above else None
-            if above is not None:
-                same = (bits >> (shift + digit_bits)) == above
-                matching = same if matching is None else matching.logical_and_(same)
-            digits = bits.bitwise_right_shift_(shift)
-            if matching is not None:
-                digits = torch.where(matching, digits.bitwise_and_(radix - 1), others[: len(digits)])
-            counts += torch.bincount(digits, minlength=radix)[:radix].to(device)
-    return counts
-
-
-def _magnitudes(w: Tensor, key: torch.dtype) -> Iterator[Tensor]:
-    """The bits of |w| as integers in the order of magnitude, chunk by chunk; 16-bit floats widen exactly."""
-    integer, _ = _KEYS[key]
-    chunks: Sequence[Tensor] = torch.split(w, _CHUNK)
-    return (chunk.to(key).abs().view(integer) for chunk in chunks)
-
-
-def _finite(w: Tensor) -> bool:
-    if not w.numel():  # a process with no part of a small layer
-        return True
-    low, high = torch.aminmax(w)  # NaN propagates to both
-    return bool(torch.isfinite(low) and torch.isfinite(high))
+def _check(s: float, scope: Scope, layer_floor: float | None) -> None:
+    if not 0 <= s <= 1:
+        raise PruningError(f"sparsity {s!r} is outside [0, 1]: give a fraction, such as 0.9 for 90 %")
+    if scope not in get_args(Scope):
+        raise PruningError(f"scope {scope!r} is not one of {', '.join(get_args(Scope))}: choose one of them")
+    if layer_floor is None:
+        return
+    if scope != "global":
+        raise PruningError(f"layer_floor {layer_floor!r} has no meaning for scope {scope}: leave it out")
+    if not 0 <= layer_floor <= 1:
+        raise PruningError(f"layer_floor {layer_floor!r} is outside [0, 1]: give a fraction, such as {LAYER_FLOOR}")

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .errors import PruningError
-from .masks import Masks, Scope, apply_masks_, magprune
+from .masks import Scope, apply_masks_, magprune
 from .processes import Shards, local, part, refuse_different, restored, whole
 from .recipes import Recipe
+from .selection import Masks
 
 
 class TVPGD:
@@ -24,7 +25,7 @@ class TVPGD:
     Attributes:
         params: The weights to prune, by name.
         recipe: s, eta and update_at.
-        scope: "local" or "global" magprune.
+        scope: "local", "global" or "lamp" magprune, and `layer_floor` the guard of "global".
         replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
             across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
         masks: The masks M, True where a weight is kept; of weights that are split, those of the part that is here.
@@ -49,11 +50,13 @@ class TVPGD:
         recipe: Recipe,
         *,
         scope: Scope = "local",
+        layer_floor: float | None = None,
         replicas: dist.ProcessGroup | None = None,
     ) -> None:
         self.params = dict(params)
         self.recipe = recipe
         self.scope: Scope = scope
+        self.layer_floor = layer_floor
         self.replicas = replicas
         self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
@@ -70,7 +73,8 @@ class TVPGD:
         renewed = recipe.update_at(t)
         if renewed:  # line 4
             self.s_now = recipe.s(t)
-            magprune(self.params, self.s_now, self.scope, out=self.masks)  # line 5: M <- magprune(theta, s(t))
+            # line 5: M <- magprune(theta, s(t))
+            magprune(self.params, self.s_now, self.scope, layer_floor=self.layer_floor, out=self.masks)
             if self.replicas is not None:
                 refuse_different(self.masks, self.replicas)
         if recipe.project_at(t):

@@ -9,7 +9,7 @@ from torch.nn.utils import prune
 from hf_cyclical.core import PruningError, apply_masks_, kept, magprune, refuse_non_finite, sparsity
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-SCOPES = ["local", "global"]
+SCOPES = ["local", "global", "lamp"]
 SMALL, CHUNK = 2**16, 2**20  # sizes at which the selection works differently
 
 # Few values, so that ties abound: zeros of both signs, subnormals, neighbours in float32, the largest of float16.
@@ -176,7 +176,7 @@ def test_memory_layout_makes_no_difference(scope, channels):
 
 def test_a_tiny_layer_keeps_its_largest_weight_in_global_scope_and_the_others_make_up_for_it():
     params = {"big": torch.arange(1.0, 1001.0), "tiny": torch.tensor([3e-9, -5e-9, 1e-9])}
-    masks = magprune(params, 0.9, "global")
+    masks = magprune(params, 0.9, "global", layer_floor=0)
     assert masks["tiny"].tolist() == [False, True, False]
     assert kept(masks) == 1003 - round(0.9 * 1003)
     assert not masks["big"][:901].any()
@@ -209,7 +209,7 @@ def test_local_masks_equal_those_of_torch_without_ties(s):
 @pytest.mark.parametrize("s", [0.13, 0.5, 0.9])
 def test_global_masks_equal_those_of_torch_without_ties(s):
     model = nn.Sequential(nn.Linear(37, 41), nn.Linear(41, 300))
-    masks = magprune({"0": model[0].weight, "1": model[1].weight}, s, "global")
+    masks = magprune({"0": model[0].weight, "1": model[1].weight}, s, "global", layer_floor=0)
     prune.global_unstructured([(m, "weight") for m in model], prune.L1Unstructured, amount=s)
     assert torch.equal(masks["0"], model[0].weight_mask.bool())
     assert torch.equal(masks["1"], model[1].weight_mask.bool())

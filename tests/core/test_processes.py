@@ -16,9 +16,9 @@ from hf_cyclical.core import (
     cyclical,
     gradual_recovery,
     magprune,
-    masks,
     prunable_parameters,
     refuse_non_finite,
+    selection,
 )
 from hf_cyclical.core.processes import Shards, whole
 
@@ -152,9 +152,13 @@ class TestSplitWeights:
         with pytest.raises(PruningError, match="use FSDP2"):
             on_processes(2, _prune_split_otherwise, placement)
 
+    def test_lamp_scope_is_refused(self):
+        with pytest.raises(PruningError, match="scope 'lamp' is not made for weights that are split among processes"):
+            on_processes(2, _prune_split_otherwise, Shard(0), "lamp")
 
-def _prune_split_otherwise(rank, placement):
-    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5)
+
+def _prune_split_otherwise(rank, placement, scope="local"):
+    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5, scope)
 
 
 class TestCopies:
@@ -200,7 +204,7 @@ class TestBeyondTwoToThe31:
     def masks_of(self, k, rank):
         w = torch.arange(1, 1001, dtype=torch.float32)
         found = {"w": torch.empty(1000, dtype=torch.bool)}
-        masks._keep_largest({"w": w}, k, found, ManyAlike(self.N, rank))
+        selection.keep_largest({"w": w}, k, found, ManyAlike(self.N, rank))
         return found["w"]
 
     def test_the_threshold_is_exact(self):
@@ -211,5 +215,7 @@ class TestBeyondTwoToThe31:
     def test_zeros_are_shared_out_in_order(self):
         found = {"w": torch.empty(4, dtype=torch.bool)}
         for rank, gone in ((0, 2), (1 << 23, 1), ((1 << 23) + 1, 0)):
-            masks._keep_largest({"w": torch.tensor([0.0, 1, 0, 2])}, 2 * (1 << 23) + 1, found, ManyAlike(self.N, rank))
+            selection.keep_largest(
+                {"w": torch.tensor([0.0, 1, 0, 2])}, 2 * (1 << 23) + 1, found, ManyAlike(self.N, rank)
+            )
             assert int((~found["w"]).sum()) == gone

@@ -1,0 +1,83 @@
+"""The plan and the report say how far a layer may fall, and which have."""
+
+import dataclasses
+
+import pytest
+
+from hf_cyclical.plan import describe_plan
+from hf_cyclical.report import LayerReport, PruningReport
+
+# TinyNet: 36, 1536 and 72 weights, of which 4, 154 and 7 stay at 0.9 in local scope, and 164 in another.
+
+
+def plan(make_trainer, **pruning):
+    return describe_plan(make_trainer({"target_sparsity": 0.9, "cycles": 2, "delta_t": 1} | pruning, max_steps=8))
+
+
+def kept_column(text):
+    lines = [line.split() for line in text.splitlines() if line.lstrip().startswith(("conv.", "hidden.", "head."))]
+    return {words[0]: " ".join(words[3:]) for words in lines}
+
+
+def test_local_scope_names_the_layers_that_keep_few_weights(make_trainer):
+    text = plan(make_trainer)
+    assert kept_column(text) == {"conv.weight": "4", "hidden.weight": "154", "head.weight": "7"}
+    assert "Few weights are left in conv.weight 4, head.weight 7: exclude such layers" in text
+    assert "Few weights" not in plan(make_trainer, include=["hidden"])
+
+
+def test_global_scope_shows_the_floor_of_every_layer(make_trainer):
+    text = plan(make_trainer, scope="global", layer_floor=0.5)
+    assert kept_column(text) == {
+        "conv.weight": "by rank, 27 or more",
+        "hidden.weight": "by rank, 27 or more",
+        "head.weight": "by rank, 27 or more",
+    }
+    assert "Every layer keeps at least 0.5 of an equal share of the weights that stay (layer_floor)." in text
+
+
+def test_without_a_floor_the_plan_warns(make_trainer):
+    text = plan(make_trainer, scope="global", layer_floor=0)
+    assert "Every layer keeps one weight at least, and maybe no more (layer_floor)." in text
+
+
+def test_lamp_scope_keeps_one_weight_or_more(make_trainer):
+    text = plan(make_trainer, scope="lamp")
+    assert set(kept_column(text).values()) == {"by rank, 1 or more"}
+    assert "layer_floor" not in text
+
+
+def report(kept, **config):
+    layers = [LayerReport(f"layer{i}", [1000], 1000, n, 0) for i, n in enumerate(kept)]
+    return PruningReport({"method": "cyclical"} | config, 10, 0, 1000 * len(kept), layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("config", "near"),
+    [
+        # 300 of 3000 stay, an equal share of which is 100.
+        ({"scope": "global", "layer_floor": 0.2}, ["layer0", "layer1"]),
+        ({"scope": "global", "layer_floor": 0.1}, []),
+        ({"scope": "global", "layer_floor": 0.0}, []),
+        ({"scope": "lamp", "layer_floor": None}, []),
+        ({"scope": "local", "layer_floor": None}, []),
+    ],
+)
+def test_the_report_names_the_layers_near_their_floor(config, near):
+    made = report([20, 30, 250], **config)
+    assert [layer.name for layer in made.near_floor] == near
+    text = made.summary()
+    assert ("Layers near the fewest weights they may keep" in text) == bool(near)
+    if near:
+        assert ": layer0 20 of 1,000, layer1 30 of 1,000: if the accuracy suffers, use scope lamp" in text
+
+
+def test_a_layer_with_a_single_weight_is_near_the_floor_of_any_rank_over_all():
+    for config in ({"scope": "global", "layer_floor": 0.0}, {"scope": "lamp", "layer_floor": None}, {"scope": "lamp"}):
+        assert [layer.name for layer in report([1, 299, 2], **config).near_floor] == ["layer0"]
+
+
+def test_what_cannot_be_pruned_is_not_near_its_floor():
+    made = report([1, 299], scope="lamp")
+    made.layers[0] = dataclasses.replace(made.layers[0], shape=[1], weights=1)
+    assert made.near_floor == []
