@@ -16,21 +16,15 @@ import sys
 from pathlib import Path
 
 import transformers
-from transformers import set_seed
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
 from hf_cyclical.arguments import Arguments, parse_arguments
-from hf_cyclical.callback import SetEpochCallback, StopOnSignalCallback
-from hf_cyclical.command_line import fail, without_resume, without_secrets
-from hf_cyclical.data import load_image_data
-from hf_cyclical.hub import create_repository, push
-from hf_cyclical.metrics import accuracy, rank_classes
-from hf_cyclical.models import ImageModel, load_image_model, make_portable
+from hf_cyclical.command_line import INTERRUPTED, fail, stopped_pushing, without_resume, without_secrets
+from hf_cyclical.hub import create_repository, push, push_command
 from hf_cyclical.plan import describe_plan
-from hf_cyclical.plots import FIGURE_NAME, plot_run
-from hf_cyclical.report import REPORT_NAME, show, versions
-
-INTERRUPTED = 130
+from hf_cyclical.plots import FIGURE_NAME
+from hf_cyclical.report import REPORT_NAME, show
+from hf_cyclical.runs import Run
 
 
 def main(argv: list[str]) -> int:
@@ -40,7 +34,8 @@ def main(argv: list[str]) -> int:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
     try:
-        trainer, stop, loaded = build(args)
+        run = Run.build(args)
+        trainer = run.trainer
         print_on_main(trainer, describe_plan(trainer))
     except Exception as error:
         if args.training.log_level == "debug" and not isinstance(error, PruningError):
@@ -49,76 +44,45 @@ def main(argv: list[str]) -> int:
     if args.run.plan:
         return 0
     try:
-        if args.repo_id and trainer.is_world_process_zero():
-            args.repo_id = create_repository(args.repo_id, private=not args.run.hub_public)  # what fails, fails now
+        if name := args.repo_id:  # what fails, fails now
+            args.repo_id = trainer.on_main(lambda: create_repository(name, private=not args.run.hub_public))
         checkpoint = args.training.resume_from_checkpoint
         if checkpoint or args.run.resume:
             print_on_main(
                 trainer, f"\nGoing on from {checkpoint}" if checkpoint else "\nNo checkpoint yet: starting anew"
             )
         trainer.train(resume_from_checkpoint=checkpoint)
-        if stop.stopped:
+        if run.stop.stopped:
             print_on_main(trainer, how_to_go_on(trainer, argv))
             return INTERRUPTED
-        finish(trainer, loaded, args, argv)
+        return finish(run, argv)
     except PruningError as error:
         fail(error)
-    return 0
 
 
-def build(args: Arguments) -> tuple[CyclicalPruningTrainer, StopOnSignalCallback, ImageModel]:
-    set_seed(args.training.seed)
-    data = load_image_data(args.data, seed=args.training.seed)
-    loaded = load_image_model(
-        args.model.model_name_or_path, data.labels, image_size=data.image_size, from_scratch=args.model.from_scratch
-    )
-    train, evaluation = data.for_model(loaded.settings, seed=args.training.seed)
-    stop = StopOnSignalCallback()
-    trainer = CyclicalPruningTrainer(
-        loaded.model,
-        args.training,
-        pruning=args.pruning,
-        train_dataset=train,
-        eval_dataset=evaluation,
-        data_collator=data.collate,
-        processing_class=loaded.processor,
-        compute_metrics=accuracy,
-        preprocess_logits_for_metrics=rank_classes,
-        callbacks=[stop, SetEpochCallback(train)],
-    )
-    if args.pruning.prunes and not args.training.resume_from_checkpoint:
-        # The dense model is the first row of the table: evaluated after a dense start, or else right away.
-        args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
-    return trainer, stop, loaded
-
-
-def finish(trainer: CyclicalPruningTrainer, loaded: ImageModel, args: Arguments, argv: list[str]) -> None:
-    trainer.save_model()
+def finish(run: Run, argv: list[str]) -> int:
+    trainer, args = run.trainer, run.args
+    folder = run.save(command(trainer, without_resume(without_secrets(argv))))
     dense = trainer.evaluate()["eval_accuracy"] if trainer.report is None else None
     if not trainer.is_world_process_zero():
-        return
-    folder, report = Path(args.training.output_dir), trainer.report
-    make_portable(folder)
-    if report is None:
+        return 0
+    if trainer.report is None:
         print(f"\nThe dense model, with an accuracy of {show(dense)}, is in {folder}")
-        return
-    report.about = {
-        "model": args.model.model_name_or_path,
-        "base_model": loaded.base_model,
-        "model_revision": loaded.revision,
-        "dataset": args.data.dataset_name,
-        "seed": args.training.seed,
-        "processes": args.training.world_size,
-        "command": command(trainer, without_resume(without_secrets(argv))),
-        "versions": versions(),
-    }
-    report.save(folder)
-    plot_run(report, folder / FIGURE_NAME)
-    print(f"\n{report.summary()}\n\nThe model, {REPORT_NAME} and {FIGURE_NAME} are in {folder}", flush=True)
-    if args.repo_id:
-        transformers.utils.logging.enable_progress_bar()
-        url = push(folder, args.repo_id, private=not args.run.hub_public, packed=args.run.packed)
-        print(f"Pushed to {url}")
+        return 0
+    files = f"The model, {REPORT_NAME} and {FIGURE_NAME} are in {folder}"
+    print(f"\n{trainer.report.summary()}\n\n{files}", flush=True)
+    return push_folder(folder, args.repo_id, args) if args.repo_id else 0
+
+
+def push_folder(folder: Path, repo_id: str, args: Arguments) -> int:
+    options = {"private": not args.run.hub_public, "packed": args.run.packed}
+    transformers.utils.logging.enable_progress_bar()
+    try:
+        url = push(folder, repo_id, **options)
+    except KeyboardInterrupt:
+        return stopped_pushing(folder, push_command(folder, repo_id, **options))
+    print(f"Pushed to {url}")
+    return 0
 
 
 def how_to_go_on(trainer: CyclicalPruningTrainer, argv: list[str]) -> str:
