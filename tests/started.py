@@ -32,10 +32,15 @@ def call(*args):
     sys.path.insert(0, str(ROOT / "scripts"))
     import prune
 
+    return captured(prune.main, *args)
+
+
+def captured(main, *args):
+    """Exit code, output and errors of a script's main function."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            code = prune.main([str(arg) for arg in args])
+            code = main([str(arg) for arg in args])
         except SystemExit as exit_:
             code = exit_.code
     return code, out.getvalue(), err.getvalue()

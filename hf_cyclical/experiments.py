@@ -1,0 +1,153 @@
+"""The paper's experiments by name: variants of a method x sparsities, on the model and data of a preset."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .presets import PRESETS
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is compared: a method, or one setting of it.
+
+    Attributes:
+        label: Its name in the table.
+        settings: Arguments of scripts/prune.py, over those of the preset.
+    """
+
+    label: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table of the paper, or one of ours.
+
+    Attributes:
+        about: What it shows, and which table of the paper it is.
+        preset: Model, data, budget and learning rate: a name of `presets.PRESETS`.
+        variants: The rows or columns.
+        sparsities: The targets.
+        seeds: Those to run if no others are asked for.
+        by_cycle: Whether the table has the accuracy and mask distance of each cycle, rather than of the end.
+    """
+
+    about: str
+    preset: str
+    variants: tuple[Variant, ...]
+    sparsities: tuple[float, ...]
+    seeds: tuple[int, ...] = (1,)
+    by_cycle: bool = False
+
+
+def _methods(*names: str) -> tuple[Variant, ...]:
+    return tuple(Variant(name, {"method": name}) for name in names)
+
+
+_THREE = _methods("one_shot", "gradual", "cyclical")
+_SIX = _methods("one_shot", "iterative", "gradual", "gradual_recovery", "cyclical_lr", "cyclical")
+_SCHEDULES = (
+    *(Variant(shape, {"method": "cyclical", "schedule": shape}) for shape in ("cubic", "linear", "step")),
+    Variant("cyclical_lr", {"method": "cyclical_lr"}),
+)
+_INITS = tuple(Variant(f"s_init {s:g}", {"method": "cyclical", "init_sparsity": s}) for s in (0.0, 0.25, 0.5, 0.75))
+_SCOPES: dict[str, dict[str, Any]] = {
+    "local": {},
+    "global without floor": {"scope": "global", "layer_floor": 0},
+    "global": {"scope": "global"},
+    "lamp": {"scope": "lamp"},
+}
+_DIGITS_SEEDS = (1, 2, 3, 4, 5)
+_CIFAR = (0.9, 0.95, 0.98, 0.99)
+_MOBILE = (0.7, 0.8, 0.9, 0.95)
+_IMAGENET = {
+    "resnet18": (0.6, 0.7, 0.8, 0.9),
+    "resnet50": (0.6, 0.7, 0.8, 0.9, 0.95),
+    "efficientnet": (0.4, 0.5, 0.6, 0.7, 0.75),
+    "mobilenetv2": (0.4, 0.5, 0.6, 0.7),
+}
+
+
+def _cycles(epochs: int, **more: Any) -> tuple[Variant, ...]:
+    """One, two and three cycles of so many epochs."""
+    return tuple(
+        Variant(f"{k} cycle{'s' * (k > 1)}", {"method": "cyclical", "cycles": k, "pruning_epochs": k * epochs, **more})
+        for k in (1, 2, 3)
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "digits": Experiment(
+        "every method with the paper's budget for CIFAR, on the embedded digits", "digits", _SIX, _CIFAR, _DIGITS_SEEDS
+    ),
+    "digits-schedules": Experiment(
+        "the paper's Table 5 on the digits: how s rises within a cycle",
+        "digits",
+        _SCHEDULES,
+        (0.98,),
+        _DIGITS_SEEDS,
+        True,
+    ),
+    "digits-init": Experiment(
+        "the paper's Table 8 on the digits: s at the start of cycles 2 to k",
+        "digits",
+        _INITS,
+        (0.98,),
+        _DIGITS_SEEDS,
+        True,
+    ),
+    "digits-scope": Experiment(
+        "which weights compete with each other, on the digits; the paper has local scope only",
+        "digits",
+        tuple(
+            Variant(f"{method.label}, {scope}", method.settings | settings)
+            for scope, settings in _SCOPES.items()
+            for method in _THREE
+        ),
+        (0.95, 0.98, 0.99),
+        _DIGITS_SEEDS,
+    ),
+    **{
+        f"{data}-{model}": Experiment(
+            f"the paper's Table {2 if data == 'cifar10' else 7} ({model})",
+            f"{data}-{model}",
+            _THREE,
+            _MOBILE if model == "mobilenet" else _CIFAR,
+        )
+        for data in ("cifar10", "cifar100")
+        for model in ("resnet20", "resnet56", "vgg14", "mobilenet")
+    },
+    "cifar10-resnet20-schedules": Experiment(
+        "the paper's Table 5: how s rises within a cycle", "cifar10-resnet20", _SCHEDULES, (0.99,), (1,), True
+    ),
+    "cifar10-resnet20-init": Experiment(
+        "the paper's Table 8: s at the start of cycles 2 to k", "cifar10-resnet20", _INITS, (0.98,), (1,), True
+    ),
+    "cifar10-resnet20-recovery": Experiment(
+        "the paper's Table 9: gradual pruning with recovery",
+        "cifar10-resnet20",
+        _methods("gradual", "cyclical", "gradual_recovery"),
+        _CIFAR,
+    ),
+    **{
+        f"imagenet-{model}": Experiment(f"the paper's Table 3 ({model})", f"imagenet-{model}", _THREE, sparsities)
+        for model, sparsities in _IMAGENET.items()
+    },
+    "imagenet-resnet50-published": Experiment(
+        "the paper's Table 4: ResNet-50 against published results",
+        "imagenet-resnet50-published",
+        _cycles(20),
+        (0.735, 0.826),
+    ),
+    "imagenet-resnet50-scratch": Experiment(
+        "the paper's Table 10: training from scratch, 60 dense epochs first",
+        "imagenet-resnet50-published",
+        _cycles(15, from_scratch=True, dense_epochs=60),
+        (0.735, 0.826),
+    ),
+}
+
+
+def epochs_of(experiment: Experiment, variant: Variant) -> float:
+    """The paper's epochs of pruning for a variant."""
+    return (PRESETS[experiment.preset].settings | variant.settings)["pruning_epochs"]

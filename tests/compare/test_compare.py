@@ -1,0 +1,193 @@
+"""scripts/compare.py as a whole."""
+
+import json
+import os
+import re
+import signal
+import statistics
+import sys
+
+import pytest
+from started import run, start
+
+from hf_cyclical import load_report
+
+from .conftest import SHORT, TWO
+
+COMPARE = [sys.executable, "scripts/compare.py"]
+
+
+def accuracies(folder, label):
+    return [
+        100 * load_report(path).cycles[-1].metrics["accuracy"]
+        for path in sorted((folder / "reports").glob(f"{label}*"))
+    ]
+
+
+def test_every_cell_starts_from_the_same_dense_model_and_ends_at_its_sparsity(compare, tmp_path):
+    code, out, err = compare(*TWO, "--seeds", 1, 2)
+    assert code == 0, err
+    reports = {path.name: load_report(path) for path in (tmp_path / "out" / "reports").iterdir()}
+    assert set(reports) == {f"{m}-0.9-seed{n}.json" for m in ("one_shot", "cyclical") for n in (1, 2)}
+    assert len({report.dense["loss"] for report in reports.values()}) == 1
+    assert len({report.updates for report in reports.values()}) == 1
+    assert all(report.sparsity == pytest.approx(0.9, abs=1e-3) for report in reports.values())
+    assert [r.about["seed"] for r in reports.values()].count(2) == 2
+    assert len(reports["cyclical-0.9-seed1.json"].cycles) == 2
+
+    expected = "| 0.9 | " + " | ".join(
+        f"{statistics.mean(a):.2f} ± {statistics.stdev(a):.2f}"
+        for a in (accuracies(tmp_path / "out", "one_shot"), accuracies(tmp_path / "out", "cyclical"))
+    )
+    assert expected in out
+    assert "2 seeds; 4 epochs (0.04 of the paper's)" in out
+    assert (tmp_path / "out" / "table.md").read_text().strip() in out
+
+
+def test_a_finished_cell_is_never_run_twice(compare, finished):
+    before = {path: path.stat().st_mtime_ns for path in (finished / "reports").iterdir()}
+    dense = (finished / "cifar_resnet8-dense" / "model.safetensors").stat().st_mtime_ns
+    code, out, _ = compare(*TWO, "--seeds", 1, 2)
+    assert code == 0
+    after = {path: path.stat().st_mtime_ns for path in (finished / "reports").iterdir()}
+    assert len(after) == 2 * len(before) == 4
+    assert before.items() <= after.items()
+    assert (finished / "cifar_resnet8-dense" / "model.safetensors").stat().st_mtime_ns == dense
+    assert "mean ± standard deviation of 2 seeds" in out
+
+
+def test_the_table_comes_back_from_the_results_alone(compare, finished, finished_once):
+    shown = compare("--show", finished / "results.json")
+    assert shown[0] == 0
+    assert shown[1].strip() in finished_once[1]
+
+
+def test_models_are_kept_if_wanted_but_not_their_checkpoints(finished):
+    assert (finished / "cells" / "cyclical-0.9-seed1" / "model.safetensors").exists()
+    assert not list(finished.glob("cells/*/checkpoint-*"))
+
+
+def test_ablations_show_accuracy_and_mask_distance_of_each_cycle(compare):
+    code, out, err = compare(
+        "--preset", "digits-schedules", "--methods", "linear", "cyclical_lr", "--sparsities", 0.9, "--seeds", 1
+    )
+    assert code == 0, err
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
+    assert [row[:2] for row in rows[2:]] == [
+        [f"| {label}", what] for label in ("linear", "cyclical_lr") for what in ("accuracy", "mask distance")
+    ]
+    assert [row[2].strip(" |") for row in rows[2:] if row[1] == "mask distance"] == ["0.00", "0.00"]
+    assert rows[-1][3].strip(" |") == "0.00"  # cyclical_lr keeps its masks
+
+
+def test_an_interrupted_cell_goes_on_to_the_same_report(compare, tmp_path):
+    arguments = ["--methods", "cyclical", "--sparsities", "0.9", "--delta_t", "1", "--cycles", "2", "--scale", "0.3"]
+    arguments += ["--max_train_samples", "256", "--model_name_or_path", "cifar_resnet8", "--save_steps", "10"]
+    arguments += ["--seeds", "1"]
+    process = start(COMPARE, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
+    seen = ""
+    while not re.search(r" ([3-9]\d|1\d\d)/120", seen):
+        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
+        assert chunk, seen
+        seen += chunk
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command goes on" in err
+    assert not (tmp_path / "stopped" / "reports").exists()
+    for folder in ("stopped", "whole"):
+        code, _, err = compare(*arguments, folder=tmp_path / folder, short=False)
+        assert code == 0, err
+    stopped, whole = (load_report(tmp_path / n / "reports" / "cyclical-0.9-seed1.json") for n in ("stopped", "whole"))
+    assert stopped.cycles == whole.cycles
+    assert stopped.masks == whole.masks
+
+
+def test_two_processes_share_the_work_of_each_cell(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "scripts/compare.py"]
+    code, out, err = run(launcher, *SHORT, *TWO, "--use_cpu", "--ddp_backend", "gloo", "--output_dir", tmp_path / "out")
+    assert code == 0, err
+    assert out.count("| 0.9 |") == 1
+    assert load_report(tmp_path / "out" / "reports" / "cyclical-0.9-seed1.json").about["processes"] == 2
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--preset", "digits-init"], "holds another experiment: experiment is 'digits' there, 'digits-init' here"),
+        (["--scale", "0.05"], "holds another experiment: scale is 0.04 there, 0.05 here"),
+        (["--learning_rate", "0.1"], "holds another experiment: arguments"),
+    ],
+)
+def test_the_folder_of_another_experiment_is_left_alone(compare, tmp_path, change, words):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    setting = {"experiment": "digits", "scale": 0.04, "model": "cifar_resnet8", "dataset": "digits", "schema": 1}
+    setting["arguments"] = [word for word in SHORT if word not in ("--scale", "0.04")]
+    (folder / "experiment.json").write_text(json.dumps(setting))
+    before = snapshot(folder)
+    code, _, err = compare(*change)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+    assert snapshot(folder) == before
+
+
+def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    code, _, err = compare(*TWO)
+    assert code == 2
+    assert "holds something else: name another output_dir" in err
+    assert snapshot(tmp_path / "out") == {tmp_path / "out" / "thesis.txt": b"years of work"}
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "is not a whole report"),
+        (lambda text: text.replace('"schema": 1', '"schema": 2'), "has schema 2, this version of hf_cyclical reads 1"),
+        (lambda text: text.replace('"target_sparsity": 0.9,', '"target_sparsity": 0.8,'), "not (0.9, 1)"),
+    ],
+)
+def test_a_harmed_report_is_named_and_not_overwritten(compare, finished, harm, words):
+    path = finished / "reports" / "cyclical-0.9-seed1.json"
+    path.write_text(harm(path.read_text()))
+    before = snapshot(finished)
+    code, _, err = compare(*TWO)
+    assert code == 2
+    assert str(path) in err
+    assert words in err
+    assert snapshot(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "digit"], "preset 'digit' is unknown: choose one of digits,"),
+        (["--methods", "cyclic"], "method 'cyclic' is not part of digits: choose from one_shot,"),
+        (["--sparsities", "90"], "sparsity 90 must be above 0 and below 1"),
+        (["--scale", "0"], "scale 0 must be above 0"),
+        (["--scale", "0.001"], "cycles"),
+        (["--seed", "3"], "--seed is set for every run by this script"),
+        (["--learning_rat", "3"], "argument --learning_rat is unknown: did you mean --learning_rate?"),
+        (["word"], "argument 'word' stands alone"),
+        (["--show", "nowhere.json"], "nowhere.json cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(compare, tmp_path, arguments, words):
+    code, _, err = compare(*arguments, short=False)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_experiments_are_listed(compare):
+    code, out, _ = compare("--preset", "list")
+    assert code == 0
+    assert "cifar10-resnet20-schedules" in out
