@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from .command_line import fail
 from .config import PruningConfig, applies
@@ -134,7 +133,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
         _require(model, data, training)
         _check_training(training)
         _set_epochs(run, pruning, training, named)
-        _set_resume(run, pruning, training)
+        _set_resume(run, training)
         repo_id = _take_push(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
@@ -261,7 +260,7 @@ def _set_epochs(
     training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
 
 
-def _set_resume(run: RunArguments, pruning: PruningConfig, training: PruningTrainingArguments) -> None:
+def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:
     """One place for where a run goes on: `training.resume_from_checkpoint`."""
     if run.resume is None:
         return
@@ -271,10 +270,8 @@ def _set_resume(run: RunArguments, pruning: PruningConfig, training: PruningTrai
             "give one of them"
         )
     newest: str | Path | None = run.resume
-    if run.resume == "auto" and pruning.prunes:
+    if run.resume == "auto":
         newest = newest_checkpoint(training.output_dir)
-    elif run.resume == "auto":  # the checkpoints of a dense run are the Trainer's
-        newest = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
     training.resume_from_checkpoint = None if newest is None else str(newest)
 
 

@@ -128,6 +128,7 @@ class StopOnSignalCallback(TrainerCallback):
 
     Attributes:
         stopped: Whether a signal ended the training before its last update.
+        asked: Whether there was a signal at all.
     """
 
     def __init__(self) -> None:
@@ -135,13 +136,17 @@ class StopOnSignalCallback(TrainerCallback):
         self._asked: float | None = None
         self._before: dict[int, Any] = {}
 
+    @property
+    def asked(self) -> bool:
+        return self._asked is not None
+
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self.stopped, self._asked = False, None
         if threading.current_thread() is threading.main_thread() and not self._before:
             self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if any_process(self._asked is not None, args.device) and state.global_step < state.max_steps:
+        if any_process(self.asked, args.device) and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
             if args.eval_strategy == IntervalStrategy.EPOCH and float(state.epoch).is_integer():
                 control.should_evaluate = True  # due after this update, and the checkpoint is to know of it

@@ -1,18 +1,18 @@
-"""Results of an experiment: a report for every cell, the folder that holds them, and their table."""
+"""Results of an experiment: a report for every cell, and the folder that holds them."""
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from .core import PruningError
-from .experiments import EXPERIMENTS, Experiment
+from .experiments import EXPERIMENTS
 from .files import write_text
-from .paper_results import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE
-from .report import PruningReport, final_metrics, load_report
+from .finished_report import read_whole, whole_report
+from .private_paths import hide_paths, public_about
+from .report import PruningReport
 
 SCHEMA = 1
 EXPERIMENT_NAME = "experiment.json"
@@ -43,6 +43,7 @@ class Setting:
         model: The model that was pruned.
         dataset: The data.
         arguments: What else the command line asked for.
+        processes: How many share each run, each with its own batch.
     """
 
     experiment: str
@@ -50,6 +51,7 @@ class Setting:
     model: str
     dataset: str
     arguments: list[str]
+    processes: int = 1
     schema: int = SCHEMA
 
     @classmethod
@@ -78,8 +80,8 @@ def read_json(path: Path) -> Any:
         raise PruningError(f"{path} cannot be read ({error}): take another copy") from None
 
 
-def open_folder(folder: Path, setting: Setting) -> None:
-    """Make the folder of an experiment, or check that what is there is of the same one."""
+def check_folder(folder: Path, setting: Setting) -> None:
+    """Refuse a folder that holds another experiment, or something else."""
     path = folder / EXPERIMENT_NAME
     if path.exists():
         there, here = dataclasses.asdict(Setting.from_dict(read_json(path), path)), dataclasses.asdict(setting)
@@ -89,11 +91,15 @@ def open_folder(folder: Path, setting: Setting) -> None:
                     f"{folder} holds another experiment: {name} is {there[name]!r} there, {value!r} here: "
                     "name another output_dir"
                 )
-        return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PruningError(f"{folder} is there and holds something else: name another output_dir")
+
+
+def make_folder(folder: Path, setting: Setting) -> None:
+    """Make the folder of an experiment, if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(dataclasses.asdict(setting)) + "\n")
+    if not (folder / EXPERIMENT_NAME).exists():
+        write_text(folder / EXPERIMENT_NAME, json.dumps(dataclasses.asdict(setting)) + "\n")
 
 
 def report_path(folder: Path, cell: Cell) -> Path:
@@ -104,7 +110,7 @@ def report_path(folder: Path, cell: Cell) -> Path:
 def read_reports(folder: Path, cells: Iterable[Cell]) -> Results:
     """The reports of the cells that are finished."""
     found = {cell: report_path(folder, cell) for cell in cells}
-    results = {cell: load_report(path) for cell, path in found.items() if path.exists()}
+    results = {cell: read_whole(path, str(path)) for cell, path in found.items() if path.exists()}
     for cell, report in results.items():
         there = (report.config.get("target_sparsity"), report.about.get("seed"))
         if there != (cell.sparsity, cell.seed):
@@ -116,119 +122,33 @@ def read_reports(folder: Path, cells: Iterable[Cell]) -> Results:
 
 
 def save_results(path: Path, setting: Setting, results: Results) -> None:
-    """All reports in one small file, without their curves."""
-    rows = [
-        {**dataclasses.asdict(cell), "report": report.to_dict() | {"schedule": [], "masks": report.masks[-1:]}}
-        for cell, report in results.items()
-    ]
-    write_text(path, json.dumps({"setting": dataclasses.asdict(setting), "cells": rows}) + "\n")
+    """All reports in one small file, to be published: without their curves, and without paths of this machine."""
+    shown = dataclasses.asdict(setting)
+    rows = []
+    for cell, report in results.items():
+        about = public_about(report.about)
+        small = report.to_dict() | {"schedule": [], "masks": report.masks[-1:], "about": about}
+        rows.append({**dataclasses.asdict(cell), "report": small})
+    content = {"setting": shown | {name: hide_paths(shown[name]) for name in ("model", "dataset", "arguments")}}
+    write_text(path, json.dumps(content | {"cells": rows}) + "\n")
 
 
 def load_results(path: Path) -> tuple[Setting, Results]:
     """The inverse of `save_results`."""
     data = read_json(path)
-    try:
-        setting = Setting.from_dict(data["setting"], path)
-        cells = {
-            Cell(row["label"], row["sparsity"], row["seed"]): PruningReport.from_dict(row["report"])
-            for row in data["cells"]
-        }
-    except (KeyError, TypeError) as error:
-        raise PruningError(f"{path} is not a file of results ({error}): name one that compare.py wrote") from None
-    return setting, cells
-
-
-def table(setting: Setting, results: Results) -> str:
-    """The results as Markdown with a caption, the paper's beside them where it has any."""
-    experiment = EXPERIMENTS[setting.experiment]
-    if not results:
-        return "No cell is finished yet."
-    rows = _cycle_rows if experiment.by_cycle else _final_rows
-    return f"{caption(setting, results)}\n\n{markdown(rows(setting.experiment, results))}"
-
-
-def caption(setting: Setting, results: Results) -> str:
-    """What the numbers of a table are."""
-    experiment = EXPERIMENTS[setting.experiment]
-    seeds = sorted({cell.seed for cell in results})
-    epochs = sorted({_epochs(report) for report in results.values()})
-    dense = [100 * r.dense["accuracy"] for r in results.values() if "accuracy" in r.dense]
-    start = f"; dense {mean(dense):.2f} %" if dense else ""
-    spread = f"mean ± standard deviation of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    sparsities = {cell.sparsity for cell in results}
-    at = f" at sparsity {min(sparsities):g}" if experiment.by_cycle and len(sparsities) == 1 else ""
-    more = f", with {' '.join(setting.arguments)}" if setting.arguments else ""
-    return (
-        f"Accuracy (%){at} of {Path(setting.model).name} on {Path(setting.dataset).name}, {spread}; "
-        f"{' / '.join(f'{e:g}' for e in epochs)} epochs ({setting.scale:g} of the paper's){start}{more}."
-    )
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as a table, the first one its head."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
-
-
-def _final_rows(name: str, results: Results) -> list[list[str]]:
-    experiment = EXPERIMENTS[name]
-    labels = _labels(experiment, results)
-    rows = [["sparsity", *labels]]
-    seeds = len({cell.seed for cell in results})
-    for s in sorted({cell.sparsity for cell in results}):
-        found = [[r for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)] for label in labels]
-        rows.append([f"{s:g}", *(spread([_accuracy(r) for r in reports], seeds) for reports in found)])
-        paper = ACCURACY.get(name, {})
-        if paper and s in experiment.sparsities:
-            i = experiment.sparsities.index(s)
-            rows.append([f"{s:g}, paper", *(paper[label][i] if label in paper else "" for label in labels)])
-    return rows
-
-
-def _cycle_rows(name: str, results: Results) -> list[list[str]]:
-    experiment = EXPERIMENTS[name]
-    cycles = max(len(report.cycles) for report in results.values())
-    seeds = len({cell.seed for cell in results})
-    sparsities = sorted({cell.sparsity for cell in results})
-    rows = [["", "", *(f"cycle {i + 1}" for i in range(cycles))]]
-    for s in sparsities:
-        for label in _labels(experiment, results):
-            reports = [r for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)]
-            ends = [[r.cycles[i] for r in reports if i < len(r.cycles)] for i in range(cycles)]
-            shown = label if len(sparsities) == 1 else f"{label}, {s:g}"
-            accuracies = [spread([c.metrics.get("accuracy") for c in end], seeds) for end in ends]
-            distances = [f"{mean(c.mask_distance for c in end):.2f}" if end else "" for end in ends]
-            rows.append([shown, "accuracy", *accuracies])
-            rows += _paper_row(ACCURACY_BY_CYCLE, name, label, "accuracy", cycles)
-            rows.append([shown, "mask distance", *distances])
-            rows += _paper_row(MASK_DISTANCE, name, label, "mask distance", cycles)
-    return rows
-
-
-def _paper_row(tables: dict[str, dict[str, list[str]]], name: str, label: str, what: str, n: int) -> list[list[str]]:
-    numbers = tables.get(name, {}).get(label)
-    return [[f"{label}, paper", what, *(numbers + [""] * n)[:n]]] if numbers else []
-
-
-def _labels(experiment: Experiment, results: Results) -> list[str]:
-    present = {cell.label for cell in results}
-    return [variant.label for variant in experiment.variants if variant.label in present]
-
-
-def _accuracy(report: PruningReport) -> float | None:
-    return final_metrics(report).get("accuracy")
-
-
-def _epochs(report: PruningReport) -> float:
-    """Epochs of pruning, the dense start not counted."""
-    last = report.cycles[-1]
-    return round(last.epoch * (1 - report.dense_updates / last.update), 2)
-
-
-def spread(values: Sequence[float | None], expected: int) -> str:
-    """Fractions as percent: mean and standard deviation, and how many there are if not as many as expected."""
-    numbers = [100 * value for value in values if value is not None]
-    if not numbers:
-        return ""
-    some = f" ({len(numbers)})" if len(numbers) < expected else ""
-    return (f"{mean(numbers):.2f} ± {stdev(numbers):.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}") + some
+    wrong = f"{path} is not a file of results: name one that compare.py wrote"
+    if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
+        raise PruningError(wrong)
+    setting = Setting.from_dict(data.get("setting"), path)
+    known = {variant.label for variant in EXPERIMENTS[setting.experiment].variants}
+    results: Results = {}
+    for row in data["cells"]:
+        try:
+            cell = Cell(row["label"], float(row["sparsity"]), int(row["seed"]))
+            report = row["report"]
+        except (KeyError, TypeError, ValueError):
+            raise PruningError(wrong) from None
+        if cell.label not in known:
+            raise PruningError(f"{path} has the row {cell.label!r}, which {setting.experiment} lacks here: upgrade")
+        results[cell] = whole_report(report, f"{cell.name} in {path}")
+    return setting, results

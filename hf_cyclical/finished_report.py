@@ -1,6 +1,7 @@
 """The report of a finished run as it is read to be published: whole, and without the paths of one machine."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -40,8 +41,17 @@ def read_whole(path: Path, name: str) -> PruningReport:
         path: The file, or the folder that holds it.
         name: What errors call it.
     """
+    return _checked(lambda: load_report(path), name)
+
+
+def whole_report(data: Any, name: str) -> PruningReport:
+    """The same for what JSON gave."""
+    return _checked(lambda: PruningReport.from_dict(data, name), name)
+
+
+def _checked(read: Callable[[], PruningReport], name: str) -> PruningReport:
     try:
-        report = load_report(path)
+        report = read()
     except (AttributeError, KeyError, RecursionError, TypeError, UnicodeDecodeError) as error:
         raise PruningError(f"{name} is not a whole report: take another copy") from error
     if wrong := _wrong_part(report):

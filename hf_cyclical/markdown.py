@@ -1,6 +1,7 @@
 """Text from outside in Markdown: no name, path or command of a user can become markup."""
 
 import re
+from collections.abc import Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -34,6 +35,12 @@ def environment() -> Environment:
         "word": word,
     }
     return made
+
+
+def table_of(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text of our own as a table, the first one its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
 def code(text: str) -> Markdown:

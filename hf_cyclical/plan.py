@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .config import PruningConfig
 from .core import Recipe
-from .core.masks import kept_locally, least_kept
+from .core.masks import kept_locally, least_kept, magprune, near_floor
 from .distributed import describe_processes
 from .report import align
 from .trainer import CyclicalPruningTrainer
@@ -67,17 +67,25 @@ def _layer_lines(recipe: Recipe, params: Mapping[str, Tensor], config: PruningCo
     if recipe.keep_zeros or config.scope == "lamp":
         return []
     if config.scope == "global":
-        floor = config.resolved("layer_floor")
-        rule = (
-            f"at least {floor:g} of an equal share of the weights that stay"
-            if floor
-            else "one weight at least, and maybe no more"
-        )
-        return [f"  Every layer keeps {rule} (layer_floor).", ""]
+        return [*_floor_lines(recipe, params, config.resolved("layer_floor")), ""]
     left = {name: kept_locally(p.numel(), recipe.s_t) for name, p in params.items()}
     few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
     advice = "exclude such layers to keep them dense, or use scope lamp."
     return [f"  Few weights are left in {', '.join(few)}: {advice}", ""] if few else []
+
+
+def _floor_lines(recipe: Recipe, params: Mapping[str, Tensor], floor: float) -> list[str]:
+    rule = "one weight at least, and maybe no more"
+    if floor:
+        rule = f"at least {floor:g} of an equal share of the weights that stay"
+    lines = [f"  Every layer keeps {rule} (layer_floor)."]
+    masks = magprune(params, recipe.s_t, "global", layer_floor=floor)
+    kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+    near = near_floor(kept, {name: p.numel() for name, p in params.items()}, recipe.s_t, floor)
+    if near:
+        which = ", ".join(f"{name} {kept[name]:,}" for name in near)
+        lines.append(f"  As the weights are now, some would keep little more: {which}; scope lamp avoids that.")
+    return lines
 
 
 def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:

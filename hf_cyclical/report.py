@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from .core import PruningError
-from .core.masks import least_kept
+from .core.masks import near_floor
 
 SCHEMA = 1
 REPORT_NAME = "pruning_report.json"
-_NEAR = 1.5  # times the floor up to which a layer is near it
 _MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of the run
 
 
@@ -112,10 +111,9 @@ class PruningReport:
         if self.config.get("scope") not in ("global", "lamp") or self.config.get("method") == "freeze":
             return []
         sizes = {layer.name: layer.weights for layer in self.layers}
-        least = least_kept(sizes, self.sparsity, self.config.get("layer_floor") or 0.0)
-        return [
-            layer for layer in self.layers if layer.kept < layer.weights and layer.kept <= _NEAR * least[layer.name]
-        ]
+        kept = {layer.name: layer.kept for layer in self.layers}
+        names = near_floor(kept, sizes, self.sparsity, self.config.get("layer_floor") or 0.0)
+        return [layer for layer in self.layers if layer.name in names]
 
     @property
     def metric(self) -> str | None:
@@ -142,11 +140,11 @@ class PruningReport:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "PruningReport":
-        """The inverse of `to_dict`."""
+    def from_dict(cls, data: dict[str, Any], source: str = "the report") -> "PruningReport":
+        """The inverse of `to_dict`; `source` is what errors call it."""
         if data.get("schema") != SCHEMA:
             raise PruningError(
-                f"the report has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
+                f"{source} has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
             )
         cycles = [CycleReport(**cycle) for cycle in data["cycles"]]
         layers = [LayerReport(**layer) for layer in data["layers"]]
@@ -214,10 +212,7 @@ def load_report(path: str | Path) -> PruningReport:
         data = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise PruningError(f"{path} is not a whole report ({error}): take another copy") from None
-    try:
-        return PruningReport.from_dict(data)
-    except PruningError as error:
-        raise PruningError(f"{path}: {error}") from None
+    return PruningReport.from_dict(data, str(path))
 
 
 def align(rows: list[list[str]]) -> str:

@@ -53,6 +53,7 @@ class Run:
             preprocess_logits_for_metrics=rank_classes,
             callbacks=[stop, SetEpochCallback(train), *callbacks],
         )
+        trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
         if args.pruning.prunes and not args.training.resume_from_checkpoint:
             # The dense model is the first row of the table: evaluated after a dense start, or else right away.
             args.training.eval_on_start |= trainer.plan().cycles[0].start == 0

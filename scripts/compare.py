@@ -12,11 +12,13 @@ Every other argument is one of scripts/prune.py, for all runs to which it applie
 """
 
 import argparse
+import math
 import shlex
 import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import transformers
@@ -31,23 +33,29 @@ from hf_cyclical.comparison import (
     RESULTS_NAME,
     Cell,
     Setting,
+    check_folder,
     load_results,
-    open_folder,
+    make_folder,
     read_reports,
     report_path,
     save_results,
-    table,
 )
 from hf_cyclical.config import PruningConfig, applies
 from hf_cyclical.data import ImageData, load_image_data
+from hf_cyclical.distributed import any_process
 from hf_cyclical.experiments import EXPERIMENTS, Experiment, epochs_of
 from hf_cyclical.files import write_text
 from hf_cyclical.plots import plot_comparison
 from hf_cyclical.presets import PRESETS
 from hf_cyclical.report import REPORT_NAME, align
+from hf_cyclical.result_table import table
 from hf_cyclical.runs import Run
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
+OWN = (
+    *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_epochs"),
+    *("dense_updates", "from_scratch", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
+)
 QUIET = ["--disable_tqdm", "True", "--report_to", "none", "--logging_strategy", "no"]
 
 
@@ -72,7 +80,7 @@ class Comparison:
     def __init__(self, options: argparse.Namespace, more: list[str]) -> None:
         self.experiment: Experiment = EXPERIMENTS[options.preset]
         self.options = options
-        self.more = _by_argument(more)
+        self.more = by_argument(more, self.experiment)
         self.folder = Path(options.output_dir)
         preset = PRESETS[self.experiment.preset].settings
         self.model = options.model_name_or_path or preset["model_name_or_path"]
@@ -83,6 +91,7 @@ class Comparison:
             model=self.model,
             dataset=self.more.get("dataset_name", [preset["dataset_name"]])[0],
             arguments=without_secrets(more),
+            processes=PartialState().num_processes,
         )
         self.variants = {variant.label: variant for variant in self.experiment.variants}
         self.cells = [Cell(v, s, seed) for seed in options.seeds for s in options.sparsities for v in options.methods]
@@ -105,10 +114,12 @@ class Comparison:
     def check(self, cells: list[Cell], data: ImageData) -> dict[Cell, int]:
         """Updates of every cell; what is wrong with one is said before the first is run."""
         updates: dict[str, int] = {}
-        for cell in cells:
-            if cell.label not in updates:
-                args = parse_arguments([*self.arguments(cell, self.model), *QUIET], description=__doc__)
-                updates[cell.label] = Run.build(args, data).trainer.plan().T
+        with TemporaryDirectory() as folder:
+            for cell in cells:
+                words = [*self.arguments(cell, self.model), *QUIET, "--output_dir", folder]
+                args = parse_arguments(words, description=__doc__)
+                if cell.label not in updates:
+                    updates[cell.label] = Run.build(args, data).trainer.plan().T
         return {cell: updates[cell.label] for cell in cells}
 
     def dense_model(self, data: ImageData) -> str | None:
@@ -119,6 +130,8 @@ class Comparison:
         epochs = str(PRESETS[self.experiment.preset].settings["dense_epochs"])
         words = ["--preset", self.experiment.preset, "--target_sparsity", "0", "--dense_epochs", "0"]
         words += ["--num_train_epochs", epochs, "--seed", str(DENSE_SEED)]
+        for name, value in self.experiment.dense.items():
+            words += [f"--{name}", str(value)]
         of_pruning = {field.name for field in fields(PruningConfig)} | {"pruning_epochs"}
         for name, values in self.more.items():
             words += [f"--{name}", *values] if name not in of_pruning else []
@@ -132,7 +145,7 @@ class Comparison:
         return str(folder)
 
     def run(self, cell: Cell, model: str, data: ImageData, bar: tqdm) -> bool:
-        """Run a cell, or go on with it; False if it was interrupted."""
+        """Run a cell, or go on with it; False if there was a signal to stop."""
         words, work = self.arguments(cell, model), self.folder / "cells" / cell.name
         text = f"{self.cells.index(cell) + 1}/{len(self.cells)} {cell.label} {cell.sparsity:g} seed {cell.seed}"
         run = self.train(words, work, data, Progress(bar, text))
@@ -140,7 +153,7 @@ class Comparison:
             return False
         run.save(shlex.join(["python", "scripts/prune.py", *words]))
         self.on_main(lambda: self.store(cell, work))
-        return True
+        return not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
 
     def train(self, words: list[str], work: Path, data: ImageData, progress: Progress) -> Run | None:
         """Train, or go on; None if it was interrupted."""
@@ -162,12 +175,15 @@ class Comparison:
             shutil.rmtree(work)
 
     def show(self) -> str:
-        """The table; it and the plot are also left in the folder."""
-        results = read_reports(self.folder, self.cells)
+        """The table of all that is finished in the folder; it is also left there, with a plot and the results."""
+        path, cells = self.folder / RESULTS_NAME, list(self.cells)
+        if path.exists():  # of earlier commands, with other seeds
+            cells += [cell for cell in load_results(path)[1] if cell not in cells]
+        results = read_reports(self.folder, cells)
         text = table(self.setting, results)
-        save_results(self.folder / RESULTS_NAME, self.setting, results)
+        save_results(path, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
-        if results and len({cell.sparsity for cell in results}) > 1:
+        if len({cell.sparsity for cell in results}) > 1:
             for ending in ("png", "svg"):
                 plot_comparison(results, self.folder / f"accuracy.{ending}")
         return text
@@ -188,20 +204,21 @@ def main(argv: list[str]) -> int:
             print(table(*load_results(options.show)))
             return 0
         return compare(Comparison(options, more))
-    except PruningError as error:
+    except (PruningError, OSError) as error:  # of a full disk, too: what is finished stays
         fail(error)
     except KeyboardInterrupt:  # between two runs
         return stopped()
 
 
 def compare(comparison: Comparison) -> int:
+    check_folder(comparison.folder, comparison.setting)
     done = read_reports(comparison.folder, comparison.cells)
     pending = [cell for cell in comparison.cells if cell not in done]
     if pending:
         first = parse_arguments(comparison.arguments(pending[0], comparison.model), description=__doc__)
         data = load_image_data(first.data, seed=DENSE_SEED)
         updates = comparison.check(pending, data)
-        Comparison.on_main(lambda: open_folder(comparison.folder, comparison.setting))
+        Comparison.on_main(lambda: make_folder(comparison.folder, comparison.setting))
         model = comparison.dense_model(data) if comparison.trains_dense else comparison.model
         if model is None:
             return stopped()
@@ -210,7 +227,7 @@ def compare(comparison: Comparison) -> int:
                 if not comparison.run(cell, model, data, bar):
                     return stopped()
     if PartialState().is_main_process:
-        print(f"{comparison.show()}\n\nReports, {RESULTS_NAME}, table and plot are in {comparison.folder}")
+        print(f"{comparison.show()}\n\nThe reports and what is made of them are in {comparison.folder}")
     return 0
 
 
@@ -237,7 +254,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
     parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
-    options, more = parser.parse_known_args(argv)
+    options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
     if options.preset == "list":
         print(describe_experiments())
         sys.exit(0)
@@ -254,8 +271,11 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for s in options.sparsities:
         if not 0 < s < 1:
             fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
-    if not options.scale > 0:
+    if not 0 < options.scale < math.inf:
         fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
+    for seed in options.seeds:
+        if not 0 <= seed < 2**32:
+            fail(f"seed {seed} must be in 0 to {2**32 - 1}: give another one")
     for name in ("methods", "sparsities", "seeds"):
         setattr(options, name, list(dict.fromkeys(getattr(options, name))))  # each once
     return options, more
@@ -269,8 +289,8 @@ def describe_experiments() -> str:
     return align([["preset", "what", "sparsities", "variants"], *rows])
 
 
-def _by_argument(words: list[str]) -> dict[str, list[str]]:
-    """Words of a command line by the argument they belong to."""
+def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]]:
+    """Words of a command line by the argument they belong to, but for those that would change what is compared."""
     found: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):
@@ -280,10 +300,21 @@ def _by_argument(words: list[str]) -> dict[str, list[str]]:
             found[next(reversed(found))].append(word)
         else:
             fail(f"argument {word!r} stands alone: --help explains every argument")
-    for name in ("method", "target_sparsity", "seed", "num_train_epochs", "max_steps", "resume", "push_to_hub", "plan"):
-        if name in found:
-            fail(f"--{name} is set for every run by this script: use --methods, --sparsities, --seeds and --scale")
+    compared = {name for variant in experiment.variants for name in variant.settings}
+    for name in found:
+        if name in OWN or name in compared:
+            fail(
+                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, --scale)"
+            )
+    if "streaming" in found:
+        fail("--streaming needs max_steps, and this script counts in epochs: use scripts/prune.py for streams")
     return found
+
+
+def _with_underscores(word: str) -> str:
+    """The name of an argument as it is here; both forms are in use."""
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word
 
 
 def _drop_checkpoints(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from pathlib import Path
 from hf_cyclical.command_line import fail
 from hf_cyclical.core import PruningError
 from hf_cyclical.core.linear import Rate, Recovery, Simulation
+from hf_cyclical.markdown import table_of
 
 CHOICES = ("random", "adversarial")
 PAPER = {  # Table 1, for d = 5 and 100 runs: one-shot, PGD
@@ -99,7 +100,7 @@ def table_text(cells: list[Cell]) -> str:
     for cell in cells:
         one_shot, pgd = (f"{p:.2f}" for p in cell.paper) if cell.paper else ("", "")
         rows.append([str(cell.of.n), cell.of.alpha, one_shot, show(cell.ours.one_shot), pgd, show(cell.ours.pgd)])
-    return markdown(head, rows)
+    return table_of([head, *rows])
 
 
 def dependence_text(cells: list[Cell]) -> str:
@@ -111,7 +112,8 @@ def dependence_text(cells: list[Cell]) -> str:
     ]
     if any(c.paper for c in first):
         table.append(["paper", *("{:.2f} / {:.2f}".format(*c.paper) if c.paper else "" for c in first), ""])
-    return markdown(["lambda", *(f"n = {c.of.n}, {c.of.alpha}" for c in first), "mean distance from the paper"], table)
+    head = ["lambda", *(f"n = {c.of.n}, {c.of.alpha}" for c in first), "mean distance from the paper"]
+    return table_of([head, *table])
 
 
 def difference(cells: list[Cell]) -> str:
@@ -146,10 +148,6 @@ def show(rate: Rate) -> str:
 
 def figure(rate: Rate) -> dict:
     return {"rate": rate.value, "standard_error": rate.standard_error, "successes": rate.successes, "runs": rate.runs}
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def write(options: argparse.Namespace, cells: list[Cell], index: Rate) -> None:

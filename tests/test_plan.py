@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.report import LayerReport, PruningReport
@@ -34,6 +35,22 @@ def test_global_scope_shows_the_floor_of_every_layer(make_trainer):
         "head.weight": "by rank, 27 or more",
     }
     assert "Every layer keeps at least 0.5 of an equal share of the weights that stay (layer_floor)." in text
+
+
+def test_global_scope_names_the_layers_that_come_near_their_floor(make_trainer):
+    trainer = make_trainer(
+        {"target_sparsity": 0.9, "cycles": 2, "delta_t": 1, "scope": "global", "layer_floor": 0.5}, max_steps=8
+    )
+    with torch.no_grad():
+        for name, p in trainer.prunable_parameters().items():
+            p.uniform_(1, 2) if name == "hidden.weight" else p.uniform_(0.1, 0.2)
+    assert "some would keep little more: conv.weight 27, head.weight 27; scope lamp avoids that." in describe_plan(
+        trainer
+    )
+    with torch.no_grad():
+        for p in trainer.prunable_parameters().values():  # the 36 largest of conv, 64 of hidden and of head
+            p.zero_().view(-1)[:64].fill_(1)
+    assert "some would keep" not in describe_plan(trainer)
 
 
 def test_without_a_floor_the_plan_warns(make_trainer):

@@ -23,6 +23,7 @@ Scope = Literal["local", "global", "lamp"]
 # would crowd out whole layers, those without a normalisation first.
 LAYER_FLOOR = 0.5
 
+_NEAR = 1.5  # times the floor up to which a layer is near it
 _WIDENED = 1 << 20  # weights masked in one go on a CPU, where torch widens the mask to the integers' size first
 
 
@@ -85,6 +86,12 @@ def least_kept(sizes: Mapping[str, int], s: float, layer_floor: float) -> dict[s
     total = sum(sizes.values())
     share = (total - round(s * total)) / max(len(sizes), 1)
     return {name: min(max(int(layer_floor * share), 1), n) for name, n in sizes.items()}
+
+
+def near_floor(kept: Mapping[str, int], sizes: Mapping[str, int], s: float, layer_floor: float) -> list[str]:
+    """The layers that a rank over all of them has left little more than the fewest weights that it may."""
+    least = least_kept(sizes, s, layer_floor)
+    return [name for name, n in kept.items() if n < sizes[name] and n <= _NEAR * least[name]]
 
 
 @torch.no_grad()

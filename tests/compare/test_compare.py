@@ -62,6 +62,34 @@ def test_the_table_comes_back_from_the_results_alone(compare, finished, finished
     assert shown[1].strip() in finished_once[1]
 
 
+def test_results_of_earlier_commands_stay_in_the_table(compare, finished):
+    code, out, _ = compare(*TWO[:-1], 2, "--methods", "one_shot")
+    assert code == 0
+    assert "2 seeds" in out
+    assert len(json.loads((finished / "results.json").read_text())["cells"]) == 3
+
+
+def test_words_may_be_joined_by_dashes(compare, finished, finished_once):
+    words = [word.replace("_", "-") if word.startswith("--") else word for word in SHORT]
+    code, out, err = compare(*words, *TWO, short=False)
+    assert code == 0, err
+    assert out == finished_once[1].replace(str(finished_once[0]), str(finished))
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda rows: rows.append([]), lambda rows: rows[0].pop("report"), lambda rows: rows[0].update(report={})]
+)
+def test_results_that_are_not_whole_are_refused(compare, finished, harm):
+    path = finished / "results.json"
+    data = json.loads(path.read_text())
+    harm(data["cells"])
+    path.write_text(json.dumps(data))
+    code, _, err = compare("--show", path)
+    assert code == 2
+    assert str(path) in err
+    assert err.count("\n") == 1
+
+
 def test_models_are_kept_if_wanted_but_not_their_checkpoints(finished):
     assert (finished / "cells" / "cyclical-0.9-seed1" / "model.safetensors").exists()
     assert not list(finished.glob("cells/*/checkpoint-*"))
@@ -118,23 +146,18 @@ def snapshot(folder):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (["--preset", "digits-init"], "holds another experiment: experiment is 'digits' there, 'digits-init' here"),
+        (["--preset", "digits-init", "--methods", "s_init 0"], "experiment is 'digits' there, 'digits-init' here"),
         (["--scale", "0.05"], "holds another experiment: scale is 0.04 there, 0.05 here"),
         (["--learning_rate", "0.1"], "holds another experiment: arguments"),
     ],
 )
-def test_the_folder_of_another_experiment_is_left_alone(compare, tmp_path, change, words):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    setting = {"experiment": "digits", "scale": 0.04, "model": "cifar_resnet8", "dataset": "digits", "schema": 1}
-    setting["arguments"] = [word for word in SHORT if word not in ("--scale", "0.04")]
-    (folder / "experiment.json").write_text(json.dumps(setting))
-    before = snapshot(folder)
-    code, _, err = compare(*change)
+def test_the_folder_of_another_experiment_is_left_alone(compare, finished, change, words):
+    before = snapshot(finished)
+    code, _, err = compare(*TWO, *change)
     assert code == 2
     assert words in err
     assert err.count("\n") == 1
-    assert snapshot(folder) == before
+    assert snapshot(finished) == before
 
 
 def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
@@ -150,6 +173,8 @@ def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
     ("harm", "words"),
     [
         (lambda text: text[: len(text) // 2], "is not a whole report"),
+        (lambda text: "[]", "is not a whole report"),
+        (lambda text: '{"schema": 1}', "is not a whole report"),
         (lambda text: text.replace('"schema": 1', '"schema": 2'), "has schema 2, this version of hf_cyclical reads 1"),
         (lambda text: text.replace('"target_sparsity": 0.9,', '"target_sparsity": 0.8,'), "not (0.9, 1)"),
     ],
@@ -173,7 +198,13 @@ def test_a_harmed_report_is_named_and_not_overwritten(compare, finished, harm, w
         (["--sparsities", "90"], "sparsity 90 must be above 0 and below 1"),
         (["--scale", "0"], "scale 0 must be above 0"),
         (["--scale", "0.001"], "cycles"),
-        (["--seed", "3"], "--seed is set for every run by this script"),
+        (["--seed", "3"], "--seed is set for each run by this script"),
+        (["--pruning-epochs", "3"], "--pruning_epochs is set for each run by this script"),
+        (["--preset", "digits-schedules", "--schedule", "linear"], "--schedule is set for each run by this script"),
+        (["--preset", "digits-init", "--sparsities", "0.98", "0.7"], "init_sparsity 0.75"),
+        (["--seeds", "-1"], "seed -1 must be in 0 to"),
+        (["--scale", "inf"], "scale inf must be above 0"),
+        (["--streaming", "True"], "--streaming needs max_steps"),
         (["--learning_rat", "3"], "argument --learning_rat is unknown: did you mean --learning_rate?"),
         (["word"], "argument 'word' stands alone"),
         (["--show", "nowhere.json"], "nowhere.json cannot be read"),

@@ -3,10 +3,11 @@
 import pytest
 
 from hf_cyclical.arguments import parse_arguments
-from hf_cyclical.comparison import Cell, Setting, table
+from hf_cyclical.comparison import Cell, Setting
 from hf_cyclical.experiments import EXPERIMENTS, epochs_of
 from hf_cyclical.paper_results import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE
 from hf_cyclical.report import CycleReport, LayerReport, PruningReport
+from hf_cyclical.result_table import table
 
 
 def report(accuracies, distances=None, seed=1, s=0.9):
@@ -89,6 +90,19 @@ def test_an_ablation_has_accuracy_and_mask_distance_by_cycle_beside_the_papers()
         "| step | mask distance | 0.00 | 0.25 |",
         "| step, paper | mask distance | 0 | 0.46 |",
     ]
+
+
+def test_a_table_of_many_variants_has_a_row_for_each():
+    labels = [variant.label for variant in EXPERIMENTS["digits-scope"].variants]
+    results = {Cell(label, 0.95, 1): report([0.9]) for label in labels}
+    text = table(setting("digits-scope", model="cifar_resnet8", dataset="digits"), results)
+    assert text.splitlines()[2:5] == ["| sparsity | 0.95 |", "| --- | --- |", "| one_shot, local | 90.00 |"]
+    assert len(text.splitlines()) == 4 + len(labels)
+
+
+def test_an_ablation_at_another_sparsity_has_no_row_of_the_paper():
+    text = table(setting("cifar10-resnet20-schedules"), {Cell("step", 0.5, 1): report([0.4, 0.5], s=0.5)})
+    assert "paper |" not in text
 
 
 def test_without_results_there_is_no_table():
