@@ -2,12 +2,13 @@
 
 python -m hf_cyclical verify user/name           # does it have the sparsity and the masks that it says?
 python -m hf_cyclical verify FOLDER
-python -m hf_cyclical pack FOLDER TARGET         # the same weights, lossless, in a fraction of the bytes
-python -m hf_cyclical unpack FOLDER TARGET       # and back
+python -m hf_cyclical pack FOLDER [TARGET]       # the same weights, lossless, in a fraction of the bytes
+python -m hf_cyclical unpack FOLDER [TARGET]     # and back
 
 verify ends with exit code 0 if everything is as recorded and with 1 if anything differs; bad input is 2.
 """
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from .verify import verify
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code."""
     args = _parser().parse_args(argv)
+    if getattr(args, "target", "") is None:
+        args.target = os.path.abspath(args.folder) + args.ending
     try:
         text, code = args.run(args)
     except (PruningError, OSError) as error:
@@ -43,8 +46,8 @@ def _parser() -> ArgumentParser:
     for name, run in (("pack", _pack), ("unpack", _unpack)):
         command = commands.add_parser(name, help=f"{name} the weights of a saved model")
         command.add_argument("folder", metavar="FOLDER", help="the saved model")
-        command.add_argument("target", metavar="TARGET", help="the folder to make")
-        command.set_defaults(run=run)
+        command.add_argument("target", metavar="TARGET", nargs="?", help=f"the folder to make (FOLDER-{name}ed)")
+        command.set_defaults(run=run, ending=f"-{name}ed")
     _add_limit(command)
     return parser
 

@@ -106,6 +106,9 @@ def _drop_prefix(file: Path) -> None:
 
 def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
     """The config of the wrapper as timm writes it, with the keys that neither knows."""
+    for key, kind in (("architecture", str), ("num_classes", int), ("label_names", list), ("pretrained_cfg", dict)):
+        if not isinstance(config.get(key, {} if kind is dict else None), kind):
+            raise PruningError(f"the {CONFIG} of a timm model has no proper {key}: save the model again")
     cfg = config.get("pretrained_cfg") or timm.get_pretrained_cfg(config["architecture"]).to_dict()
     cfg = {key: value for key, value in cfg.items() if key not in NOT_OF_THESE_WEIGHTS | SAID_ELSEWHERE}
     layout = {key: config[key] for key in ("architecture", "num_classes", "num_features") if key in config}

@@ -7,6 +7,7 @@ from typing import Any
 
 MARK = "<path>/"  # in place of the folders: no name on the Hub begins so, and none of timm
 _URL = re.compile(r"(?!file:)\b[a-z][\w+.-]+://[^\s'\"]*", re.I)
+_CREDENTIALS = re.compile(r"(\b[a-z][\w+.-]+://)[^\s/'\"@]+@", re.I)
 # What nothing but a path begins with: a scheme, a home, a root, a share, a drive, this folder or the one above.
 _ROOT = re.compile(r"(?<![\w.~/\\>-])(?:file:|~(?:[/\\]|$|[a-z_])|/+(?=\S)|\\\\|[a-z]:[/\\]|\.\.?[/\\])", re.I)
 _NESTED = re.compile(r"(?:^|(?<=[='\"]))[^='\"/\\]*(?:/[^/\\]*[/\\]|\w\\+\w)")  # deeper than user/name, or of Windows
@@ -36,10 +37,16 @@ def hide_paths(value: Any) -> Any:
 def hide_in_settings(value: Any) -> Any:
     """The same for the settings of a model, whose labels can look like paths, as `/m/01yrx` does."""
     if isinstance(value, dict):
-        return {key: inner if key in _LABELS else hide_in_settings(inner) for key, inner in value.items()}
+        return {key: _hide_in_setting(key, inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [hide_in_settings(inner) for inner in value]
     return hide_paths(value) if isinstance(value, str) and _ROOT.search(_without_urls(value)) else value
+
+
+def _hide_in_setting(key: str, value: Any) -> Any:
+    if key in _LABELS:
+        return value
+    return hide_paths(value) if key.endswith("name_or_path") else hide_in_settings(value)
 
 
 def hide_in_command(command: str) -> str | None:
@@ -63,6 +70,7 @@ def _hide(text: str, mark: str) -> str:
 
     As paths may hold blanks, nobody can tell where one ends: rather too much is cut than too little.
     """
+    text = _CREDENTIALS.sub(r"\1", text)
     start = _start(text)
     if start is None:
         return text

@@ -36,9 +36,13 @@ class Pixels(Dataset):
         return {"pixel_values": pixels, "labels": i % 3}
 
 
-def make_trainer(folder, kind="timm", *, target=0.9, trainer=CyclicalPruningTrainer, **arguments):
+def make_trainer(
+    folder, kind="timm", *, target=0.9, trainer=CyclicalPruningTrainer, model=None, processor=None, **arguments
+):
     torch.manual_seed(0)
-    if kind == "timm":
+    if model is not None:
+        pass
+    elif kind == "timm":
         loaded = load_image_model("test_resnet", LABELS, image_size=32, from_scratch=True)
         model, processor = loaded.model, loaded.processor
     else:

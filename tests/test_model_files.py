@@ -259,3 +259,18 @@ def test_a_hub_out_of_reach_is_said_in_one_line(hub, monkeypatch):
     with pytest.raises(PruningError, match="the Hub cannot be reached: go online once") as caught:
         load_image_model("org/vit", LABELS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"architecture": "resnet18", "num_classes": 10}, "no proper label_names"),
+        ({"num_classes": 10, "label_names": []}, "no proper architecture"),
+        ({"architecture": "resnet18", "num_classes": 2, "label_names": [], "pretrained_cfg": []}, "pretrained_cfg"),
+    ],
+)
+def test_a_config_that_is_not_whole_is_refused_in_one_line(config, words, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "timm_wrapper"} | config))
+    save_file({"timm_model.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(PruningError, match=words):
+        make_portable(tmp_path)

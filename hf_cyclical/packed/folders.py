@@ -75,8 +75,8 @@ def _convert(source: AnyPath, target: AnyPath, write: Callable[[Path, Path], Any
     config.pop(QUANTIZATION_KEY, None)
     if packed:
         config[QUANTIZATION_KEY] = QUANTIZATION_CONFIG
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+    there = next(folder for folder in target.parents if folder.exists())
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=there) as scratch:
         staged = Path(scratch) / "model"
         staged.mkdir()
         summary = write(source / WEIGHTS, staged / WEIGHTS)
@@ -86,6 +86,7 @@ def _convert(source: AnyPath, target: AnyPath, write: Callable[[Path, Path], Any
             (staged / METADATA_NAME).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         for file in _copied(source):
             shutil.copyfile(file, staged / file.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
         _publish(staged, target)
     return summary
 

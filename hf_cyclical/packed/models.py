@@ -35,6 +35,7 @@ NOT_MODEL_ARGUMENTS = {"cache_dir", "checkpoint_path", "pretrained", "pretrained
 # into a label each, or a layer, before a limit of weights is met.
 MOST, MOST_IN_ALL, MOST_NUMBERS = 1 << 20, 1 << 17, 1000
 
+_IMPLEMENTATIONS = (None, "eager", "sdpa")  # of layers, that are part of transformers
 UNBUILDABLE = (
     ArithmeticError,
     AssertionError,
@@ -101,6 +102,7 @@ def _load_transformers(folder: Path, config: dict[str, Any], shapes: Shapes, rea
     if config["model_type"] == TimmWrapperConfig.model_type:
         _refuse_other_weights(folder, config)
     _refuse_large_numbers(folder, {key: value for key, value in config.items() if key != KEY})
+    _refuse_kernels(folder, config)
     settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if hasattr(settings, QUANTIZATION_KEY):
         delattr(settings, QUANTIZATION_KEY)
@@ -119,6 +121,19 @@ def _load_transformers(folder: Path, config: dict[str, Any], shapes: Shapes, rea
     misfits = {*loaded["missing_keys"], *loaded["unexpected_keys"], *(key for key, *_ in loaded["mismatched_keys"])}
     _refuse_misfits(folder, misfits)
     return model
+
+
+def _refuse_kernels(folder: Path, config: Any) -> None:
+    """A config can name an implementation of its layers, which transformers would fetch from the Hub and run."""
+    if isinstance(config, list):
+        for inner in config:
+            _refuse_kernels(folder, inner)
+    if not isinstance(config, dict):
+        return
+    for key, value in config.items():
+        if key.endswith("_implementation") and value not in _IMPLEMENTATIONS:
+            raise PruningError(f"the config of {str(folder)!r} asks for {key} {str(value)[:80]!r}: remove it")
+        _refuse_kernels(folder, value)
 
 
 def _sketch(folder: Path, make: Callable[[], nn.Module], shapes: Shapes, max_bytes: int) -> nn.Module:

@@ -237,9 +237,10 @@ def test_a_run_stopped_inside_a_cycle_claims_nothing(report, metadata):
 
 
 def test_a_model_that_was_sparse_before(report, metadata):
-    report.config, report.start_sparsity = {"method": "freeze", "cycles": 1}, 0.9
+    report.config, report.start_sparsity = {"method": "freeze", "cycles": 1, "scope": "global"}, 0.9
     card = render_card(report, metadata)
     assert_whole(card)
+    assert "ranked together" not in card
     assert "It had these zeros before" in card
     assert rows(card, "Dense against pruned")[1] == ["before this run", "84.00 %", "90.00 %"]
     assert rows(card, "Dense against pruned")[3][0] == "recovery (this model / before this run)"

@@ -50,6 +50,17 @@ def test_there_and_back(folder, tmp_path, capsys):
     assert out.count("the weights are what its files say.") == 3
 
 
+def test_the_target_has_a_name_of_its_own_if_none_is_given(folder):
+    assert main(["pack", f"{folder}/"]) == 0
+    assert main(["unpack", f"{folder}-packed"]) == 0
+    assert (folder.parent / f"{folder.name}-packed-unpacked" / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
+
+
+def test_what_fails_leaves_no_folder(folder, tmp_path, capsys):
+    assert "is not packed" in fails(["unpack", folder, tmp_path / "new" / "deep"], capsys)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_difference_is_exit_code_1(folder, capsys):
     edit_json(folder / "sparsity.json", lambda content: content["achieved"].update(zeros=1))
     assert main(["verify", str(folder)]) == 1
@@ -69,7 +80,6 @@ def test_a_difference_is_exit_code_1(folder, capsys):
         (["verify", "{folder}", "--max_bytes", "ten"], "invalid int value: 'ten'"),
         (["verify", "{folder}", "--max_bytes", "10"], "at most 10 are read"),
         (["verify", "{folder}", "--token", "hf_x"], "unrecognized arguments"),
-        (["pack", "{folder}"], "TARGET"),
         (["pack", "{folder}", "{folder}"], "exists"),
         (["unpack", "{folder}", "{folder}-2"], "is not packed"),
         (["pack", "nowhere", "{folder}-2"], "there is no folder"),
@@ -113,7 +123,7 @@ def test_help_explains(capsys):
         main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    for words in ("verify user/name", "pack FOLDER TARGET", "unpack FOLDER TARGET", "exit code 0"):
+    for words in ("verify user/name", "pack FOLDER [TARGET]", "unpack FOLDER [TARGET]", "exit code 0"):
         assert words in out
     with pytest.raises(SystemExit):
         main(["verify", "--help"])

@@ -8,7 +8,7 @@ from pushing import copy_run, finished_run
 from stamped import edit_json
 
 from hf_cyclical.hub import build_folder
-from hf_cyclical.private_paths import hide_in_command, public_about
+from hf_cyclical.private_paths import hide_in_command, hide_in_settings, public_about
 
 NAME = "secretuser"
 FORMS = [
@@ -97,6 +97,16 @@ def test_a_command_keeps_its_form():
     assert hide_in_command(command) == "accelerate launch scripts/prune.py --output_dir 1 --seed=3 --exclude '*.conv1'"
     assert hide_in_command("prune.py 'half a quote") is None
     assert hide_in_command("") is None
+
+
+def test_a_password_in_an_address_is_left_out():
+    assert hide_in_command("prune.py --url https://bob:secret@host/x") == "prune.py --url https://host/x"
+    assert public_about({"dataset": "s3://key:secret@bucket/x"}) == {"dataset": "s3://bucket/x"}
+
+
+def test_where_a_model_came_from_is_hidden_in_its_settings():
+    settings = {"_name_or_path": "clients/acme secret/model", "id2label": {"0": "/m/01yrx"}, "size": 3}
+    assert hide_in_settings(settings) == settings | {"_name_or_path": "<path>/model"}
 
 
 def test_nothing_of_them_reaches_the_hub(hub, clients, tmp_path):

@@ -123,6 +123,21 @@ class TestPush:
         assert clients.push(run, "user/model", "--packed")[0] == 0
         assert clients.ask(check) == [[], []]
 
+    def test_a_packed_branch_of_an_earlier_model_is_not_left_behind(self, hub, clients, run):
+        hub.put("user/model", {"config.json": b"{}"}, private=True)
+        hub.put("user/model", {"config.json": b"[]"}, revision="packed")
+        code, _, err = clients.push(run, "user/model")
+        assert (code, err.count("error: ")) == (2, 1)
+        assert "'user/model' has a branch packed, which would be of another model: add --packed (packed=True)" in err
+        assert f"to try again: python scripts/push.py {run} user/model\n" in err
+        assert not hub.asked("PUT", "/lfs/")
+        assert not hub.asked("POST", "/commit/")
+        assert clients.push(run, "user/model", "--packed")[0] == 0
+        assert sorted(hub.files("user/model", "packed")) == PUSHED
+        del hub.store.repos["user/model"].branches["packed"]
+        code, _, err = clients.push(run, "user/model")
+        assert code == 0, err
+
     def test_what_an_earlier_push_left_goes_and_what_others_put_there_stays(self, hub, clients, run):
         hub.put("user/model", {"preprocessor_config.json": b"{}", "LICENSE": b"mine"}, private=True)
         assert clients.push(run, "user/model")[0] == 0
@@ -271,7 +286,7 @@ class TestRefusals:
         with pytest.raises(PruningError, match=r"is not a whole report: take another copy$"):
             build_folder(copied, copied / "built", repo_id="user/model")
 
-    @pytest.mark.parametrize("name", ["model", "a/b/c", "user/", "us er/model", "user/mo--del", "End of training"])
+    @pytest.mark.parametrize("name", ["a/b/c", "user/", "us er/model", "user/mo--del", "End of training"])
     def test_names_that_are_none(self, name, run):
         with pytest.raises(PruningError, match=r"give user/name$"):
             push(run, name)

@@ -1,9 +1,11 @@
 """Runs that push in the end: `trainer.push_to_hub` and `scripts/prune.py --push_to_hub`."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
+from local_hub import WRITER
 from pushing import PUSHED, make_trainer
 from started import SHORT
 from transformers.trainer_utils import HubStrategy
@@ -12,6 +14,29 @@ from hf_cyclical import PruningError, load_report
 from hf_cyclical.arguments import parse_arguments
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
+
+
+def train_and_push(folder, pushes):
+    """The address or the error of each push of one run."""
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    sys.path.insert(0, "tests")
+    from pushing import make_trainer
+
+    from hf_cyclical import PruningError
+
+    trainer = make_trainer(folder)
+    trainer.train()
+    tempfile.tempdir = str(Path(folder).parent)
+    said = []
+    for arguments in pushes:
+        try:
+            said.append(trainer.push_to_hub(**arguments))
+        except PruningError as error:
+            said.append(str(error))
+    return said
 
 
 class TestTrainer:
@@ -45,26 +70,8 @@ class TestTrainer:
         assert report["about"]["model"] == "test_resnet"
 
     def test_keeps_the_model_where_it_can_be_pushed_from_if_it_fails(self, hub, clients, tmp_path):
-        def train(folder):
-            import sys
-            import tempfile
-            from pathlib import Path
-
-            sys.path.insert(0, "tests")
-            from pushing import make_trainer
-
-            from hf_cyclical import PruningError
-
-            trainer = make_trainer(folder)
-            trainer.train()
-            tempfile.tempdir = str(Path(folder).parent)
-            try:
-                trainer.push_to_hub("user/model")
-            except PruningError as error:
-                return str(error)
-
         hub.fail("POST", "/commit/")
-        error = clients.ask(train, tmp_path / "run")
+        error = clients.ask(train_and_push, tmp_path / "run", [{"repo_id": "user/model"}])[0]
         arguments = error.partition("to try again: python scripts/push.py ")[2].split()
         kept = Path(arguments[0])
         assert kept.parent == tmp_path
@@ -72,6 +79,60 @@ class TestTrainer:
         code, _, err = clients.push(*arguments)
         assert code == 0, err
         assert sorted(hub.files("user/model")) == PUSHED
+
+    @pytest.mark.parametrize(
+        ("token", "arguments", "words"),
+        [
+            (None, {"repo_id": "user/model"}, "there is no token to push to 'user/model' with"),
+            ("hf_unknown", {"repo_id": "user/model"}, "the Hub refuses the token for 'user/model' (401)"),
+            ("hf_unknown", {"repo_id": "model"}, "the Hub refuses the token for 'model' (401)"),
+            (WRITER, {"repo_id": "nobody/model", "private": False}, "does not let the token write to 'nobody/model'"),
+            (WRITER, {"repo_id": "End of training"}, "'End of training' is no name of the Hub: give user/name"),
+            (WRITER, {"repo_id": "user/model", "token": SECRET}, "push_to_hub takes no token"),
+            (WRITER, {"repo_id": "user/model", "blocking": False}, "push_to_hub with blocking=False"),
+            (WRITER, {"repo_id": "user/model", "revision": "dev"}, "push_to_hub with revision 'dev'"),
+        ],
+    )
+    def test_whatever_is_refused_the_model_is_kept(self, hub, clients, tmp_path, token, arguments, words):
+        error = clients.ask(train_and_push, tmp_path / "run", [arguments], token=token)[0]
+        assert words in error
+        assert not hub.asked("POST", "/commit/")
+        (kept,) = tmp_path.glob("pruned_*")
+        options = ["--hub_public"] if "private" in arguments else []
+        command = shlex.join(["python", "scripts/push.py", str(kept), arguments["repo_id"], *options])
+        assert error.endswith(f"; the model is whole in {kept}, to try again: {command}")
+        assert (error.count("to try again"), SECRET in error) == (1, False)
+        code, _, err = clients.push(kept, "user/later")
+        assert code == 0, err
+
+    def test_a_name_alone_is_one_of_the_users_own_also_for_the_command(self, hub, clients, tmp_path):
+        hub.fail("POST", "/commit/")
+        error, address = clients.ask(train_and_push, tmp_path / "run", [{"repo_id": "mine"}, {"repo_id": "mine"}])
+        assert address == f"{hub.url}/user/mine"
+        assert b"hf-hub:user/mine" in hub.files("user/mine")["README.md"]
+        code, out, err = clients.push(*error.partition("scripts/push.py ")[2].split())
+        assert (code, out) == (0, f"Pushed to {hub.url}/user/mine\n"), err
+        assert list(hub.store.repos) == ["user/mine"]
+
+    def test_the_record_names_the_commit_that_was_pruned(self, hub, clients, tmp_path, run):
+        def load_and_push(folder):
+            import sys
+
+            sys.path.insert(0, "tests")
+            from pushing import LABELS, make_trainer
+
+            from hf_cyclical.models import load_image_model
+
+            loaded = load_image_model("org/base", LABELS)
+            trainer = make_trainer(folder, model=loaded.model, processor=loaded.processor)
+            trainer.train()
+            trainer.push_to_hub("user/model")
+
+        hub.put("org/base", {name: (run / name).read_bytes() for name in ("config.json", "model.safetensors")})
+        clients.ask(load_and_push, tmp_path / "run")
+        base = json.loads(hub.files("user/model")["sparsity.json"])["base_model"]
+        assert base == {"id": "org/base", "revision": hub.store.repos["org/base"].at("main").oid}
+        assert b"_commit_hash" not in hub.files("user/model")["config.json"]
 
     def test_with_push_to_hub_it_makes_a_private_repository_first_and_pushes_what_is_saved(
         self, hub, clients, tmp_path
@@ -117,14 +178,10 @@ class TestTrainer:
             with pytest.raises(PruningError, match="target_sparsity 0 leaves a dense model"):
                 trainer.push_to_hub(*arguments)
 
-    def test_refuses_what_it_does_not_do(self, tmp_path):
+    def test_refuses_what_is_not_trained(self, tmp_path):
         trainer = make_trainer(tmp_path)
         with pytest.raises(PruningError, match=r"no finished run to push: call train\(\) first"):
             trainer.push_to_hub("user/model")
-        for arguments in ({"token": SECRET}, {"blocking": False}, {"revision": "dev"}):
-            with pytest.raises(PruningError, match=f"push_to_hub .*{next(iter(arguments))}") as raised:
-                trainer.push_to_hub("user/model", **arguments)
-            assert SECRET not in str(raised.value)
 
 
 class TestScript:

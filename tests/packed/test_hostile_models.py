@@ -109,6 +109,19 @@ class TestTransformers:
         edit(tmp_path, model_type="timm_wrapper", **changes)
         refused(tmp_path, words)
 
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"attn_implementation": "evil/kernel"},
+            {"_attn_implementation": "kernels-community/flash-attn2"},
+            {"parts": [{"_experts_implementation": "evil/kernel"}]},
+        ],
+    )
+    def test_code_of_the_hub(self, changes, tmp_path):
+        save_family(next(iter(FAMILIES)), tmp_path)
+        edit(tmp_path, **changes)
+        refused(tmp_path, "_implementation '(evil|kernels-community)/")
+
     @pytest.mark.parametrize("family", FAMILIES)
     def test_good_ones(self, family, tmp_path):
         model = save_family(family, tmp_path)
