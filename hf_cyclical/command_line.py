@@ -1,10 +1,11 @@
 """What the scripts share: how they fail, and how they tell their own command line."""
 
-import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
+
+from .hub_errors import TOKEN
 
 USAGE_ERROR, INTERRUPTED = 2, 130
 
@@ -54,6 +55,6 @@ def stopped_pushing(folder: object, command: str) -> int:
 def fail(error: object) -> NoReturn:
     """End the script with one line and exit code 2."""
     text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
-    text = re.sub(r"hf_\w{20,}", "...", text)  # a token that stood where something else belongs
+    text = TOKEN.sub("...", text)  # a token that stood where something else belongs
     sys.stderr.write(f"error: {' '.join(text.split())}\n")
     sys.exit(USAGE_ERROR)

@@ -21,7 +21,7 @@ from .card import CARD_NAME as CARD
 from .card import render_card
 from .core import PruningError
 from .finished_report import read_finished
-from .hub_errors import LOGIN, pushing
+from .hub_errors import LOGIN, TOKEN, pushing
 from .metadata import METADATA_NAME, stamp
 from .model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, make_portable, read_json
 from .packed import is_packed, pack_folder
@@ -37,7 +37,7 @@ MAIN, PACKED = "main", "packed"  # branches
 NEEDED = (WEIGHTS, CONFIG, REPORT_NAME)
 COPIED = (*NEEDED, *PROCESSORS, FIGURE_NAME)
 ALLOWED = (*COPIED, METADATA_NAME, CARD)
-_TOKEN = re.compile(rb"(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{30,}")
+_TOKEN = re.compile(TOKEN.pattern.encode())
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -123,9 +123,10 @@ def push(
 
     Args:
         run: The run's folder. It stays as it is, whatever happens.
-        repo_id: "user/name", made if it is not there.
+        repo_id: "user/name", made if it is not there; a name alone is one of the user's own.
         private: Whether it is to be private. An existing one stays what it is; a public one is then refused.
-        packed: Whether to push packed weights too, on the branch `packed`.
+        packed: Whether to push packed weights too, on the branch `packed`. One that is there already is refused
+            without it, as it would stay that of another model.
         license: For the card; if not given, that of the base model, as far as the Hub tells it.
         commit_message: The title of the commits.
 
@@ -136,12 +137,12 @@ def push(
         PruningError: If the run cannot be pushed, or if the Hub or the way to it fails: with the command to try again.
     """
     run = Path(run)
-    _refuse_bad_name(repo_id)
+    repo_id = _whole_name(repo_id)
     again = push_command(run, repo_id, private=private, packed=packed, license=license)
     with TemporaryDirectory(prefix="hf_cyclical_") as scratch:
         folders = build_folder(run, Path(scratch), repo_id=repo_id, packed=packed, license=license)
         with pushing(repo_id, f"; the model is whole in {run}, to try again: {again}"):
-            url = _create(repo_id, private)
+            url = _create(repo_id, private, packed)
             for branch, folder in folders.items():
                 _upload(folder, repo_id, branch, commit_message)
     return url
@@ -158,19 +159,20 @@ def push_command(
     return shlex.join(command)
 
 
-def create_repository(repo_id: str, *, private: bool = True) -> str:
+def create_repository(repo_id: str, *, private: bool = True, packed: bool | None = None) -> str:
     """Make a repository if there is none, and give its whole name; what is wrong shows before a long run.
 
     Args:
         repo_id: "user/name", or a name alone for one of the user's own.
         private: As of `push`.
+        packed: As of `push`; None if that will be known later.
 
     Raises:
-        PruningError: If it cannot be made, or is public against `private`.
+        PruningError: If it cannot be made, is public against `private`, or has a branch against `packed`.
     """
-    _refuse_bad_name(repo_id, alone=True)
+    _refuse_bad_name(repo_id)
     with pushing(repo_id):
-        return _create(repo_id, private).repo_id
+        return _create(repo_id, private, packed).repo_id
 
 
 def _copy(run: Path, folder: Path) -> None:
@@ -223,23 +225,39 @@ def _refuse_tokens(run: Path, folder: Path) -> None:
             raise PruningError(f"{file.name} of {str(run)!r} holds a token: take it out there, and revoke it")
 
 
-def _refuse_bad_name(repo_id: str, *, alone: bool = False) -> None:
+def _refuse_bad_name(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except errors.HFValidationError as error:
         raise PruningError(f"repository {repo_id!r} is no name of the Hub: give user/name") from error
-    if "/" not in repo_id and not alone:
-        raise PruningError(f"repository {repo_id!r} lacks a user or organisation: give user/name")
 
 
-def _create(repo_id: str, private: bool) -> RepoUrl:
+def _whole_name(repo_id: str) -> str:
+    _refuse_bad_name(repo_id)
+    if "/" in repo_id:
+        return repo_id
+    with pushing(repo_id):
+        _refuse_no_login(repo_id)
+        return f"{HfApi().whoami()['name']}/{repo_id}"
+
+
+def _refuse_no_login(repo_id: str) -> None:
     address = urlsplit(constants.ENDPOINT)
     if address.scheme == "http" and address.hostname not in _LOOPBACK:
         logger.warning("HF_ENDPOINT %s is not encrypted: your token can be read on the way", address.hostname)
     if get_token() is None:
         raise PruningError(f"there is no token to push to {repo_id!r} with: {LOGIN}")
+
+
+def _create(repo_id: str, private: bool, packed: bool | None) -> RepoUrl:
+    _refuse_no_login(repo_id)
     api = HfApi()
     url = api.create_repo(repo_id, private=private, exist_ok=True)
+    if packed is False and any(branch.name == PACKED for branch in api.list_repo_refs(url.repo_id).branches):
+        raise PruningError(
+            f"repository {url.repo_id!r} has a branch {PACKED}, which would be of another model: add --packed "
+            "(packed=True), or delete the branch"
+        )
     if api.model_info(url.repo_id).private == private:
         return url
     if private:

@@ -9,6 +9,7 @@ from huggingface_hub import errors, get_token
 from .core import PruningError
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+TOKEN = re.compile(r"(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{30,}")
 _MOST_WORDS = 300  # of what the Hub says, in characters
 _OF_THE_WAY = (OSError, errors.HTTPError)  # the second is the base class of the HTTP library's own
 _MISTAKES = (AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError)

@@ -199,10 +199,10 @@ def _refuse_contradiction(layer: Any, entry: dict[str, Any] | None) -> None:
 
 def _base_id(report: PruningReport) -> str | None:
     about = report.about
-    return _public_id(about["base_model"] if "base_model" in about else about.get("model"))
+    return public_id(about["base_model"] if "base_model" in about else about.get("model"))
 
 
-def _public_id(name: Any) -> str | None:
+def public_id(name: Any) -> str | None:
     """The name of a model if it is one on the Hub or of timm: the path of a folder concerns nobody."""
     public = isinstance(name, str) and re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name) and not Path(name).is_dir()
     return name if public else None

@@ -80,7 +80,7 @@ def load_image_model(
         model = _random_model(name, config, image_size)
     else:
         model, image_size = _trained_model(name, folder, config), None
-    model.config.name_or_path = name
+    model.config.name_or_path, model.config._commit_hash = name, base[1]  # the latter is never saved
     if isinstance(config, TimmWrapperConfig):
         model.config.num_features = model.timm_model.num_features  # timm's own configs say it
         processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)

@@ -13,8 +13,9 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from .config import PruningConfig
 from .core import PruningError
 from .distributed import any_process
-from .hub import MAIN, create_repository, push, refuse_settings
+from .hub import MAIN, create_repository, push, push_command, refuse_settings
 from .hub_errors import LOGIN
+from .metadata import public_id
 from .plots import FIGURE_NAME, plot_run
 from .report import PruningReport, versions
 from .whole_checkpoints import WholeCheckpointTrainer
@@ -94,7 +95,8 @@ class PushingTrainer(WholeCheckpointTrainer):
         revision: str | None = None,
         **kwargs: Any,
     ) -> str | None:
-        self._refuse_push(blocking, token, revision)
+        if self.report is None or not self.report.layers:
+            raise PruningError("there is no finished run to push: call train() first")
         known = ("packed", "license", "commit_message")
         if unused := sorted(set(kwargs) - set(known)):
             logger.warning("the card is filled from the report of the run: %s has no effect", ", ".join(unused))
@@ -102,9 +104,14 @@ class PushingTrainer(WholeCheckpointTrainer):
         private = self.args.hub_private_repo is not False if private is None else private
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         wanted = repo_id or self.hub_model_id or self._wanted_name()
-        name = self.on_main(lambda: create_repository(wanted, private=private))  # what is wrong shows before saving
-        folder = self._save_finished()
-        url = self.on_main(lambda: push(folder, name, private=private, **options))
+        folder = self._save_finished()  # first of all, as the model may be nowhere else when an error ends the program
+
+        def push_saved() -> str:
+            with _keeping(folder, wanted, private, options):
+                _refuse_arguments(blocking, token, revision)
+                return push(folder, wanted, private=private, **options)
+
+        url = self.on_main(push_saved)
         shutil.rmtree(folder, ignore_errors=True)
         return url
 
@@ -121,16 +128,6 @@ class PushingTrainer(WholeCheckpointTrainer):
             raise error
         if failed:
             raise PruningError("another process could not push the model: see its error")
-
-    def _refuse_push(self, blocking: bool, token: str | None, revision: str | None) -> None:
-        if token is not None:
-            raise PruningError(f"push_to_hub takes no token: {LOGIN}")
-        if not blocking:
-            raise PruningError("push_to_hub with blocking=False would push in the background: leave it out")
-        if revision not in (None, MAIN):
-            raise PruningError(f"push_to_hub with revision {revision!r}: the model goes to {MAIN}, leave it out")
-        if self.report is None or not self.report.layers:
-            raise PruningError("there is no finished run to push: call train() first")
 
     def _save_finished(self) -> Path:
         """Save what a push needs into a new folder, which only that of the main process outlives."""
@@ -150,8 +147,11 @@ class PushingTrainer(WholeCheckpointTrainer):
 
     def _save_report(self, folder: Path) -> None:
         about = {"seed": self.args.seed, "processes": self.args.world_size, "versions": versions()}
-        if name := getattr(getattr(self.model, "config", None), "name_or_path", None):
+        config = getattr(self.model, "config", None)
+        if name := getattr(config, "name_or_path", None):
             about["model"] = name
+            if public_id(name) and not self.report.about.keys() & {"model", "base_model"}:
+                about["model_revision"] = getattr(config, "_commit_hash", None)
         self.report.about = about | self.report.about
         self.report.save(folder)
         with suppress(PruningError):  # matplotlib is optional, and so is the figure
@@ -159,3 +159,29 @@ class PushingTrainer(WholeCheckpointTrainer):
 
     def _wanted_name(self) -> str:
         return self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+
+
+def _refuse_arguments(blocking: bool, token: str | None, revision: str | None) -> None:
+    if token is not None:
+        raise PruningError(f"push_to_hub takes no token: {LOGIN}")
+    if not blocking:
+        raise PruningError("push_to_hub with blocking=False would push in the background: leave it out")
+    if revision not in (None, MAIN):
+        raise PruningError(f"push_to_hub with revision {revision!r}: the model goes to {MAIN}, leave it out")
+
+
+@contextmanager
+def _keeping(folder: Path, repo_id: str, private: bool, options: dict[str, Any]) -> Iterator[None]:
+    """Whatever fails says where the model is, also what `push` does not expect, and Ctrl-C."""
+    kept = f"the model is whole in {folder}"
+    asked = {name: value for name, value in options.items() if name != "commit_message"}
+    then = f"{kept}, to try again: {push_command(folder, repo_id, private=private, **asked)}"
+    try:
+        yield
+    except PruningError as error:
+        if kept in str(error):
+            raise
+        raise PruningError(f"{error}; {then}") from error
+    except BaseException as error:
+        error.add_note(then)
+        raise

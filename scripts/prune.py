@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         if name := args.repo_id:  # what fails, fails now
-            args.repo_id = trainer.on_main(lambda: create_repository(name, private=not args.run.hub_public))
+            options = {"private": not args.run.hub_public, "packed": args.run.packed}
+            args.repo_id = trainer.on_main(lambda: create_repository(name, **options))
         checkpoint = args.training.resume_from_checkpoint
         if checkpoint or args.run.resume:
             print_on_main(

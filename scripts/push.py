@@ -6,7 +6,8 @@ python scripts/push.py pruned user/name --packed            # packed weights too
 python scripts/push.py pruned user/name --license apache-2.0
 
 The token is that of `hf auth login`, or HF_TOKEN. The folder stays as it is; pushing it again after a failure goes on
-where it was, and pushing what is there already changes nothing.
+where it was, and pushing what is there already changes nothing. Without --packed, a repository that has a branch packed
+is refused, as that branch would stay the one of another model.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = Parser(description=__doc__, formatter_class=formatter, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="the output_dir of a finished run")
-    parser.add_argument("repo_id", metavar="user/name", help="the repository, of a user or an organisation")
+    parser.add_argument("repo_id", metavar="user/name", help="the repository; a name alone is one of your own")
     parser.add_argument("--hub_public", action="store_true", help="make the repository public; private unless given")
     parser.add_argument("--packed", action="store_true", help="push packed weights too, on the branch packed")
     parser.add_argument("--license", help="the licence that the card names, that of the model that was pruned")

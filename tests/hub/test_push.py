@@ -125,14 +125,15 @@ class TestPush:
 
     def test_a_packed_branch_of_an_earlier_model_is_not_left_behind(self, hub, clients, run):
         hub.put("user/model", {"config.json": b"{}"}, private=True)
-        hub.put("user/model", {"config.json": b"[]"}, revision="packed")
+        hub.put("user/model", {"config.json": b"[]"}, revision="packed", private=True)
         code, _, err = clients.push(run, "user/model")
         assert (code, err.count("error: ")) == (2, 1)
         assert "'user/model' has a branch packed, which would be of another model: add --packed (packed=True)" in err
         assert f"to try again: python scripts/push.py {run} user/model\n" in err
         assert not hub.asked("PUT", "/lfs/")
         assert not hub.asked("POST", "/commit/")
-        assert clients.push(run, "user/model", "--packed")[0] == 0
+        code, _, err = clients.push(run, "user/model", "--packed")
+        assert code == 0, err
         assert sorted(hub.files("user/model", "packed")) == PUSHED
         del hub.store.repos["user/model"].branches["packed"]
         code, _, err = clients.push(run, "user/model")

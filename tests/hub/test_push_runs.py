@@ -1,6 +1,7 @@
 """Runs that push in the end: `trainer.push_to_hub` and `scripts/prune.py --push_to_hub`."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,22 @@ from hf_cyclical import PruningError, load_report
 from hf_cyclical.arguments import parse_arguments
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
+
+
+REFUSED = {
+    None: [({"repo_id": "user/model"}, "there is no token to push to 'user/model' with")],
+    "hf_unknown": [
+        ({"repo_id": "user/model"}, "the Hub refuses the token for 'user/model' (401)"),
+        ({"repo_id": "model"}, "the Hub refuses the token for 'model' (401)"),
+    ],
+    WRITER: [
+        ({"repo_id": "nobody/model", "private": False}, "does not let the token write to 'nobody/model'"),
+        ({"repo_id": "End of training"}, "'End of training' is no name of the Hub: give user/name"),
+        ({"repo_id": "user/model", "token": SECRET}, "push_to_hub takes no token"),
+        ({"repo_id": "user/model", "blocking": False}, "push_to_hub with blocking=False"),
+        ({"repo_id": "user/model", "revision": "dev"}, "push_to_hub with revision 'dev'"),
+    ],
+}  # by the token: what is asked for, and why it is refused
 
 
 def train_and_push(folder, pushes):
@@ -80,30 +97,37 @@ class TestTrainer:
         assert code == 0, err
         assert sorted(hub.files("user/model")) == PUSHED
 
-    @pytest.mark.parametrize(
-        ("token", "arguments", "words"),
-        [
-            (None, {"repo_id": "user/model"}, "there is no token to push to 'user/model' with"),
-            ("hf_unknown", {"repo_id": "user/model"}, "the Hub refuses the token for 'user/model' (401)"),
-            ("hf_unknown", {"repo_id": "model"}, "the Hub refuses the token for 'model' (401)"),
-            (WRITER, {"repo_id": "nobody/model", "private": False}, "does not let the token write to 'nobody/model'"),
-            (WRITER, {"repo_id": "End of training"}, "'End of training' is no name of the Hub: give user/name"),
-            (WRITER, {"repo_id": "user/model", "token": SECRET}, "push_to_hub takes no token"),
-            (WRITER, {"repo_id": "user/model", "blocking": False}, "push_to_hub with blocking=False"),
-            (WRITER, {"repo_id": "user/model", "revision": "dev"}, "push_to_hub with revision 'dev'"),
-        ],
-    )
-    def test_whatever_is_refused_the_model_is_kept(self, hub, clients, tmp_path, token, arguments, words):
-        error = clients.ask(train_and_push, tmp_path / "run", [arguments], token=token)[0]
-        assert words in error
+    @pytest.mark.parametrize("token", REFUSED)
+    def test_whatever_is_refused_the_model_is_kept(self, hub, clients, tmp_path, token):
+        pushes, reasons = zip(*REFUSED[token], strict=True)
+        errors = clients.ask(train_and_push, tmp_path / "run", pushes, token=token)
         assert not hub.asked("POST", "/commit/")
-        (kept,) = tmp_path.glob("pruned_*")
-        options = ["--hub_public"] if "private" in arguments else []
-        command = shlex.join(["python", "scripts/push.py", str(kept), arguments["repo_id"], *options])
-        assert error.endswith(f"; the model is whole in {kept}, to try again: {command}")
-        assert (error.count("to try again"), SECRET in error) == (1, False)
-        code, _, err = clients.push(kept, "user/later")
+        folders = set()
+        for arguments, reason, error in zip(pushes, reasons, errors, strict=True):
+            assert reason in error
+            assert SECRET not in error
+            _, kept, command = re.fullmatch(r"(.*); the model is whole in (\S+), to try again: (.*)", error).groups()
+            options = ["--hub_public"] if "private" in arguments else []
+            assert shlex.split(command) == ["python", "scripts/push.py", kept, arguments["repo_id"], *options]
+            folders.add(Path(kept))
+        assert folders == set(tmp_path.glob("pruned_*"))
+        assert len(folders) == len(errors)
+        code, _, err = clients.push(folders.pop(), "user/later")
         assert code == 0, err
+
+    def test_what_stops_a_push_otherwise_says_where_the_model_is_too(self, tmp_path, monkeypatch):
+        def stop(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("hf_cyclical.pushing_trainer.push", stop)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        trainer = make_trainer(tmp_path / "run")
+        trainer.train()
+        with pytest.raises(KeyboardInterrupt) as raised:
+            trainer.push_to_hub("user/model", packed=True, license="mit", commit_message="Up")
+        (kept,) = tmp_path.glob("pruned_*")
+        command = f"python scripts/push.py {kept} user/model --packed --license mit"
+        assert raised.value.__notes__ == [f"the model is whole in {kept}, to try again: {command}"]
 
     def test_a_name_alone_is_one_of_the_users_own_also_for_the_command(self, hub, clients, tmp_path):
         hub.fail("POST", "/commit/")
@@ -204,11 +228,19 @@ class TestScript:
         assert len(hub.asked("POST", "/commit/main")) == 1
         assert not hub.received(str(tmp_path).encode())
 
-    def test_says_before_training_that_the_repository_cannot_be_made(self, hub, clients, tmp_path):
-        arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", "nobody/digits"]
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("nobody/digits", "does not let the token write to 'nobody/digits'"),
+            ("user/digits", "'user/digits' has a branch packed"),
+        ],
+    )
+    def test_says_before_training_that_it_could_not_push(self, hub, clients, tmp_path, name, words):
+        hub.put("user/digits", {"config.json": b"{}"}, revision="packed", private=True)
+        arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", name]
         code, out, err = clients.script("prune.py", *arguments)
         assert (code, err.count("error: ")) == (2, 1)
-        assert "does not let the token write to 'nobody/digits'" in err
+        assert words in err
         assert "The model, " not in out
         assert not (tmp_path / "out" / "model.safetensors").exists()
         hub.requests.clear()
