@@ -52,13 +52,14 @@ class TestResume:
                 if state.global_step == 6:
                     os.kill(os.getpid(), signal.SIGINT)
 
+        before = signal.getsignal(signal.SIGINT)
         stop = StopOnSignalCallback()
         arguments = {"max_steps": 12, "gradient_accumulation_steps": 2}
         trainer = make_trainer(CYCLICAL, callbacks=[stop, CtrlC()], **arguments)
         trainer.train()
         assert stop.stopped
         assert trainer.state.global_step == 7
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is before
 
         whole = make_trainer(CYCLICAL, output_dir=str(tmp_path / "whole"), **arguments)
         whole.train()
