@@ -14,7 +14,7 @@ import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
-from .command_line import fail
+from .command_line import Parser, fail
 from .config import PruningConfig, applies
 from .core import PruningError
 from .data.arguments import DataArguments
@@ -141,8 +141,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> Arguments:
 
 
 class _Parser(HfArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (--help explains every argument)")
+    error = Parser.error
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):

@@ -10,6 +10,7 @@ from typing import Any
 
 from .core import PruningError
 from .core.masks import near_floor
+from .files import write_text
 
 SCHEMA = 1
 REPORT_NAME = "pruning_report.json"
@@ -131,9 +132,8 @@ class PruningReport:
     def save(self, folder: str | Path) -> Path:
         """Write the report into `folder`, and return the file's path."""
         path = Path(folder) / REPORT_NAME
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        return unfinished.replace(path)  # whole, or as it was
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -1,5 +1,6 @@
 """One run from its arguments: what the scripts share between the command line and the Trainer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Run:
     stop: StopOnSignalCallback
 
     @classmethod
-    def build(cls, args: Arguments, data: ImageData | None = None, callbacks: list[TrainerCallback] = ()) -> "Run":
+    def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
         """Load model and data, unless `data` is there from an earlier run, and put them together."""
         set_seed(args.training.seed)
         data = data or load_image_data(args.data, seed=args.training.seed)

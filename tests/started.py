@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,6 +21,17 @@ def start(command, *args, **kwargs):
         [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, **kwargs,
     )  # fmt: skip
+
+
+def interrupt(process, pattern):
+    """Send Ctrl-C once the progress of a script looks as `pattern` says; what it prints after that."""
+    seen = ""
+    while not re.search(pattern, seen):
+        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
+        assert chunk, seen
+        seen += chunk
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=120)
 
 
 def run(command, *args):

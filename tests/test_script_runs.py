@@ -1,15 +1,12 @@
 """scripts/prune.py interrupted, gone on with, and on several processes."""
 
-import os
-import re
-import signal
 import sys
 
 import pytest
 import torch
 from processes import free_port
 from safetensors.torch import load_file
-from started import PYTHON, ROOT, SHORT, call, run, start
+from started import PYTHON, ROOT, SHORT, call, interrupt, run, start
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
@@ -28,13 +25,7 @@ def prune(monkeypatch):
 def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
     arguments = ["--max_steps", 300, "--dense_epochs", 0, "--cycles", 2]
     process = start(PYTHON, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
-    seen = ""
-    while not re.search(r" (5\d|[6-9]\d|1\d\d)/300", seen):
-        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
-        assert chunk, seen
-        seen += chunk
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = interrupt(process, r" (5\d|[6-9]\d|1\d\d)/300")
     assert process.returncode == 130
     assert "Stopped after update" in out
     command = out.strip().splitlines()[-1].split()
@@ -47,6 +38,16 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
     stopped, whole = (AutoModelForImageClassification.from_pretrained(tmp_path / n) for n in ("stopped", "whole"))
     assert all(torch.equal(p, q) for p, q in zip(stopped.parameters(), whole.parameters(), strict=True))
     assert load_report(tmp_path / "stopped").cycles == load_report(tmp_path / "whole").cycles
+
+
+def test_a_dense_run_goes_on_from_its_newest_whole_checkpoint(prune, tmp_path, capsys):
+    arguments = ["--target_sparsity", "0", "--dense_epochs", "0", "--max_steps", "12", "--save_steps", "4"]
+    arguments += ["--save_total_limit", "5", "--output_dir", str(tmp_path / "out"), "--resume", "auto"]
+    assert prune(arguments) == 0
+    (tmp_path / "out" / "checkpoint-12" / "optimizer.pt").write_bytes(b"")  # as a kill may leave it
+    assert prune(arguments) == 0
+    assert "Going on from" in (out := capsys.readouterr().out)
+    assert "checkpoint-8" in out
 
 
 def test_resume_auto_starts_anew_and_then_goes_on_from_the_newest_whole_checkpoint(prune, tmp_path, capsys):

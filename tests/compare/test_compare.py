@@ -2,15 +2,16 @@
 
 import json
 import os
-import re
 import signal
 import statistics
 import sys
 
 import pytest
-from started import run, start
+from started import interrupt, run, start
+from transformers import TrainerCallback
 
 from hf_cyclical import load_report
+from hf_cyclical.runs import Run
 
 from .conftest import SHORT, TWO
 
@@ -113,13 +114,7 @@ def test_an_interrupted_cell_goes_on_to_the_same_report(compare, tmp_path):
     arguments += ["--max_train_samples", "256", "--model_name_or_path", "cifar_resnet8", "--save_steps", "10"]
     arguments += ["--seeds", "1"]
     process = start(COMPARE, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
-    seen = ""
-    while not re.search(r" ([3-9]\d|1\d\d)/120", seen):
-        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
-        assert chunk, seen
-        seen += chunk
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = interrupt(process, r" ([3-9]\d|1\d\d)/120")
     assert process.returncode == 130
     assert "the same command goes on" in err
     assert not (tmp_path / "stopped" / "reports").exists()
@@ -129,6 +124,22 @@ def test_an_interrupted_cell_goes_on_to_the_same_report(compare, tmp_path):
     stopped, whole = (load_report(tmp_path / n / "reports" / "cyclical-0.9-seed1.json") for n in ("stopped", "whole"))
     assert stopped.cycles == whole.cycles
     assert stopped.masks == whole.masks
+
+
+def test_a_signal_at_the_last_update_of_a_cell_keeps_it_and_stops(compare, tmp_path, monkeypatch):
+    class CtrlC(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == state.max_steps:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    build = Run.build.__func__
+    monkeypatch.setattr(
+        Run, "build", classmethod(lambda cls, args, data, callbacks=(): build(cls, args, data, [*callbacks, CtrlC()]))
+    )
+    code, _, err = compare(*TWO, "--model_name_or_path", "cifar_resnet8")
+    assert code == 130
+    assert "the same command goes on" in err
+    assert [path.name for path in (tmp_path / "out" / "reports").iterdir()] == ["one_shot-0.9-seed1.json"]
 
 
 def test_two_processes_share_the_work_of_each_cell(tmp_path):

@@ -74,6 +74,11 @@ def test_a_table_has_mean_deviation_and_the_papers_row():
     ]
 
 
+def test_the_caption_tells_what_else_was_asked_for():
+    made = setting("cifar10-resnet20", arguments=["--delta_t", "5"], processes=8)
+    assert "dense 92.00 %, with --delta_t 5, on 8 processes." in table(made, {Cell("gradual", 0.9, 1): report([0.8])})
+
+
 def test_a_sparsity_that_the_paper_lacks_has_no_row_of_it():
     text = table(setting("cifar10-resnet20"), {Cell("gradual", 0.5, 1): report([0.8])})
     assert "paper |" not in text
