@@ -13,27 +13,31 @@ from .report import PruningReport, final_metrics
 _WIDEST = 7  # columns of a table; one that has more is turned round
 
 
-def table(setting: Setting, results: Results) -> str:
-    """The results as Markdown with a caption, the paper's beside them where it has any."""
-    experiment = EXPERIMENTS[setting.experiment]
+def table(setting: Setting, results: Results, by_cycle: bool = False) -> str:
+    """The results as Markdown with a caption, the paper's beside them where it has any.
+
+    Tables of ablations show the end of each cycle; with `by_cycle` so does any other, of the runs that have several.
+    """
+    if by_cycle:
+        results = {cell: report for cell, report in results.items() if len(report.cycles) > 1}
     if not results:
-        return "No cell is finished yet."
-    rows = (_cycle_rows if experiment.by_cycle else _final_rows)(setting.experiment, results)
+        return f"No cell{' of more than one cycle' * by_cycle} is finished yet."
+    by_cycle = by_cycle or EXPERIMENTS[setting.experiment].by_cycle
+    rows = (_cycle_rows if by_cycle else _final_rows)(setting.experiment, results)
     if len(rows[0]) > _WIDEST:
         rows = [list(row) for row in zip(*rows, strict=True)]
-    return f"{caption(setting, results)}\n\n{table_of(rows)}"
+    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}"
 
 
-def caption(setting: Setting, results: Results) -> str:
+def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     """What the numbers of a table are."""
-    experiment = EXPERIMENTS[setting.experiment]
     seeds = sorted({cell.seed for cell in results})
     epochs = sorted({_epochs(report) for report in results.values()})
     dense = [100 * r.dense["accuracy"] for r in results.values() if "accuracy" in r.dense]
     start = f"; dense {mean(dense):.2f} %" if dense else ""
     spread = f"mean ± standard deviation of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     sparsities = {cell.sparsity for cell in results}
-    at = f" at sparsity {min(sparsities):g}" if experiment.by_cycle and len(sparsities) == 1 else ""
+    at = f" at sparsity {min(sparsities):g}" if by_cycle and len(sparsities) == 1 else ""
     more = f", with {' '.join(setting.arguments)}" if setting.arguments else ""
     more += f", on {setting.processes} processes" if setting.processes > 1 else ""
     return (
@@ -70,11 +74,13 @@ def _cycle_rows(name: str, results: Results) -> list[list[str]]:
             shown = label if len(sparsities) == 1 else f"{label}, {s:g}"
             accuracies = [spread([c.metrics.get("accuracy") for c in end], seeds) for end in ends]
             distances = [f"{mean(c.mask_distance for c in end):.2f}" if end else "" for end in ends]
+            regrown = [f"{100 * mean(c.regrown for c in end):.2f}" if end else "" for end in ends]
             rows.append([shown, "accuracy", *accuracies])
             paper = s in experiment.sparsities
             rows += _paper_row(ACCURACY_BY_CYCLE, name, label, "accuracy", cycles) if paper else []
             rows.append([shown, "mask distance", *distances])
             rows += _paper_row(MASK_DISTANCE, name, label, "mask distance", cycles) if paper else []
+            rows.append([shown, "regrown (%)", *regrown])
     return rows
 
 

@@ -180,7 +180,7 @@ class Comparison:
         if path.exists():  # of earlier commands, with other seeds
             cells += [cell for cell in load_results(path)[1] if cell not in cells]
         results = read_reports(self.folder, cells)
-        text = table(self.setting, results)
+        text = table(self.setting, results, self.options.by_cycle)
         save_results(path, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
         if len({cell.sparsity for cell in results}) > 1:
@@ -201,7 +201,7 @@ def main(argv: list[str]) -> int:
     options, more = parse(argv)
     try:
         if options.show:
-            print(table(*load_results(options.show)))
+            print(table(*load_results(options.show), by_cycle=options.by_cycle))
             return 0
         return compare(Comparison(options, more))
     except (PruningError, OSError) as error:  # of a full disk, too: what is finished stays
@@ -253,6 +253,9 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
     parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
+    parser.add_argument(
+        "--by_cycle", action="store_true", help="a table of each cycle: accuracy, mask distance, regrown weights"
+    )
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
     options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
     if options.preset == "list":

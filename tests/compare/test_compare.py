@@ -96,17 +96,34 @@ def test_models_are_kept_if_wanted_but_not_their_checkpoints(finished):
     assert not list(finished.glob("cells/*/checkpoint-*"))
 
 
-def test_ablations_show_accuracy_and_mask_distance_of_each_cycle(compare):
+def test_the_cycles_of_any_experiment_are_shown_if_wanted(compare, finished):
+    code, out, err = compare("--show", finished / "results.json", "--by_cycle")
+    assert code == 0, err
+    rows = [[word.strip() for word in line.strip("|").split("|")] for line in out.splitlines() if line.startswith("|")]
+    report = json.loads((finished / "reports" / "cyclical-0.9-seed1.json").read_text())
+    assert [row[:2] for row in rows] == [  # one_shot has one cycle
+        ["", ""],
+        ["---", "---"],
+        *(["cyclical", what] for what in ("accuracy", "mask distance", "regrown (%)")),
+    ]
+    for i, cycle in enumerate(report["cycles"]):
+        expected = (100 * cycle["metrics"]["accuracy"], cycle["mask_distance"], 100 * cycle["regrown"])
+        assert [row[2 + i] for row in rows] == [f"cycle {i + 1}", "---", *(f"{value:.2f}" for value in expected)]
+
+
+def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
     code, out, err = compare(
         "--preset", "digits-schedules", "--methods", "linear", "cyclical_lr", "--sparsities", 0.9, "--seeds", 1
     )
     assert code == 0, err
     rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
     assert [row[:2] for row in rows[2:]] == [
-        [f"| {label}", what] for label in ("linear", "cyclical_lr") for what in ("accuracy", "mask distance")
+        [f"| {label}", what]
+        for label in ("linear", "cyclical_lr")
+        for what in ("accuracy", "mask distance", "regrown (%)")
     ]
     assert [row[2].strip(" |") for row in rows[2:] if row[1] == "mask distance"] == ["0.00", "0.00"]
-    assert rows[-1][3].strip(" |") == "0.00"  # cyclical_lr keeps its masks
+    assert rows[-2][3].strip(" |") == "0.00"  # cyclical_lr keeps its masks
 
 
 def test_an_interrupted_cell_goes_on_to_the_same_report(compare, tmp_path):

@@ -84,7 +84,7 @@ def test_a_sparsity_that_the_paper_lacks_has_no_row_of_it():
     assert "paper |" not in text
 
 
-def test_an_ablation_has_accuracy_and_mask_distance_by_cycle_beside_the_papers():
+def test_an_ablation_has_accuracy_and_masks_by_cycle_beside_the_papers():
     results = {Cell("step", 0.99, 1): report([0.4, 0.5], [0.0, 0.25], s=0.99)}
     text = table(setting("cifar10-resnet20-schedules"), results)
     assert text.splitlines()[2:] == [
@@ -94,6 +94,7 @@ def test_an_ablation_has_accuracy_and_mask_distance_by_cycle_beside_the_papers()
         "| step, paper | accuracy | 39.88 ± 0.5 | 47.47 ± 0.4 |",
         "| step | mask distance | 0.00 | 0.25 |",
         "| step, paper | mask distance | 0 | 0.46 |",
+        "| step | regrown (%) | 10.00 | 10.00 |",
     ]
 
 
@@ -112,3 +113,5 @@ def test_an_ablation_at_another_sparsity_has_no_row_of_the_paper():
 
 def test_without_results_there_is_no_table():
     assert table(setting("digits"), {}) == "No cell is finished yet."
+    one_cycle = {Cell("gradual", 0.9, 1): report([0.8])}
+    assert table(setting("digits"), one_cycle, by_cycle=True) == "No cell of more than one cycle is finished yet."
