@@ -19,13 +19,23 @@ _MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of t
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One pruned layer at the end of the run."""
+    """One pruned layer at the end of the run.
+
+    Attributes:
+        name: Of its weight.
+        shape: Of its weight.
+        weights: How many it has.
+        kept: How many of them stay.
+        regrown: How many of these were pruned at any earlier update.
+        empty: How many of its filters (rows of its weight) have none left; None in reports that do not say it.
+    """
 
     name: str
     shape: list[int]
     weights: int
     kept: int
     regrown: int
+    empty: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,13 @@ class PruningReport:
         return sum(layer.weights - layer.kept for layer in self.layers)
 
     @property
+    def empty(self) -> float | None:
+        """Fraction of the filters (rows of the pruned weights) that have no weight left; None if it is not known."""
+        counts = [layer.empty for layer in self.layers if layer.empty is not None]
+        known = counts and len(counts) == len(self.layers)
+        return sum(counts) / sum(layer.shape[0] for layer in self.layers) if known else None
+
+    @property
     def near_floor(self) -> list[LayerReport]:
         """The layers that a rank over all layers has left little more than the fewest weights that it may."""
         if self.config.get("scope") not in ("global", "lamp") or self.config.get("method") == "freeze":
@@ -170,11 +187,12 @@ class PruningReport:
         chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
         low = [f"{layer.name} {layer.kept:,} of {layer.weights:,}" for layer in self.near_floor]
         advice = "if the accuracy suffers, use scope lamp or local, or raise layer_floor."
+        empty = f"\n{show(self.empty)} of the filters have no weight left." if self.empty else ""
         warning = f"\nLayers near the fewest weights they may keep: {', '.join(low)}: {advice}" if low else ""
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
-            f"{warning}"
+            f"{empty}{warning}"
         )
 
 

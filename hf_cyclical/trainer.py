@@ -328,9 +328,9 @@ class CyclicalPruningTrainer(PushingTrainer):
         return self.lr_scheduler.base_lrs[0] * recipe.eta(t)
 
     def _layers(self) -> list[LayerReport]:
-        kept, regrown = self.pruner.kept_by_layer(), self.tracker.regrown_by_layer
+        kept, empty, regrown = self.pruner.kept_by_layer(), self.pruner.empty_by_layer(), self.tracker.regrown_by_layer
         return [
-            LayerReport(name=name, shape=list(p.shape), weights=p.numel(), kept=kept[name], regrown=regrown[name])
+            LayerReport(name, list(p.shape), p.numel(), kept[name], regrown[name], empty[name])
             for name, p in self.pruner.params.items()
         ]
 

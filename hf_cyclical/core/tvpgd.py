@@ -95,8 +95,14 @@ class TVPGD:
 
     def kept_by_layer(self) -> dict[str, int]:
         """Number of weights that the masks keep in each layer, measured."""
-        kept = [int(mask.count_nonzero()) for mask in self.masks.values()]
-        return dict(zip(self.masks, self.shards.totals(kept, _device(self.masks)), strict=True))
+        return self._totals([int(mask.count_nonzero()) for mask in self.masks.values()])
+
+    def empty_by_layer(self) -> dict[str, int]:
+        """Number of filters of each layer (rows of its weight) of which the masks keep nothing."""
+        return self._totals([len(mask) - int(mask.flatten(1).any(1).sum()) for mask in self.masks.values()])
+
+    def _totals(self, counts: list[int]) -> dict[str, int]:
+        return dict(zip(self.masks, self.shards.totals(counts, _device(self.masks)), strict=True))
 
     @property
     def dense(self) -> bool:

@@ -123,7 +123,14 @@ def train(rank, scope, make_recipe, stop_at, sharded):
     return {
         "masks": pruner.state_dict()["masks"],
         "weights": {name: w.detach() for name, w in weights.items()},
-        "numbers": [pruner.sparsity, pruner.kept_by_layer(), tracker.regrown, tracker.regrown_by_layer, end],
+        "numbers": [
+            pruner.sparsity,
+            pruner.kept_by_layer(),
+            pruner.empty_by_layer(),
+            tracker.regrown,
+            tracker.regrown_by_layer,
+            end,
+        ],
     }
 
 

@@ -228,3 +228,14 @@ def test_masks_are_those_of_magprune_on_the_updated_weights():
         expected = magprune(training.pruner.params, 0.7)
         training.pruner.step()
         assert_equal(training.pruner.masks, expected)
+
+
+def test_filters_without_any_weight_are_counted():
+    conv, linear = torch.nn.Conv2d(1, 3, 2, bias=False), torch.nn.Linear(4, 2, bias=False)
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor([[9.0, 8, 7, 6], [1, 2, 3, 4], [0, 5, 0, 0]]).view(3, 1, 2, 2))
+        linear.weight.copy_(torch.tensor([[1.0, 1, 2, 2], [3, 3, 3, 3]]))
+    pruner = TVPGD({"conv": conv.weight, "linear": linear.weight}, one_shot(7 / 12, 2))
+    assert pruner.empty_by_layer() == {"conv": 0, "linear": 0}
+    pruner.step()
+    assert pruner.empty_by_layer() == {"conv": 1, "linear": 1}  # five of conv stay, 9 to 5; three of linear
