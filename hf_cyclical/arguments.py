@@ -20,7 +20,7 @@ from .core import PruningError
 from .data.arguments import DataArguments
 from .hub import refuse_settings
 from .manifest import newest_checkpoint
-from .presets import PRESETS
+from .presets import DEFAULT_PRESET, PRESETS
 from .report import align
 
 _METRICS = ("loss", "accuracy", "top5_accuracy")
@@ -54,7 +54,7 @@ class RunArguments:
     preset: str | None = _field(
         None,
         "The paper's settings by name, overridden by any other argument; list prints them. "
-        "digits if neither a model nor a dataset is given.",
+        f"{DEFAULT_PRESET} if neither a model nor a dataset is given.",
     )
     plan: bool = _field(False, "Print the plan of the run and stop.")
     resume: str | None = _field(
@@ -190,7 +190,7 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     """The preset's values, but for what was named and for settings that the chosen method does not have."""
     name = named.get("preset")
     if name is None and "model_name_or_path" not in named and "dataset_name" not in named:
-        name = "digits"
+        name = DEFAULT_PRESET
     if name is None:
         return {}
     if name not in PRESETS:

@@ -83,6 +83,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "digits": Experiment(
         "every method with the paper's budget for CIFAR, on the embedded digits", "digits", _SIX, _CIFAR, _DIGITS_SEEDS
     ),
+    "digits-adam": Experiment(
+        "the same with Adam, which the paper uses on ImageNet", "digits-adam", _SIX, _CIFAR, _DIGITS_SEEDS
+    ),
     "digits-schedules": Experiment(
         "the paper's Table 5 on the digits: how s rises within a cycle",
         "digits",

@@ -11,6 +11,7 @@ from started import interrupt, run, start
 from transformers import TrainerCallback
 
 from hf_cyclical import load_report
+from hf_cyclical.command_line import INTERRUPTED
 from hf_cyclical.runs import Run
 
 from .conftest import SHORT, TWO
@@ -157,6 +158,23 @@ def test_a_signal_at_the_last_update_of_a_cell_keeps_it_and_stops(compare, tmp_p
     assert code == 130
     assert "the same command goes on" in err
     assert [path.name for path in (tmp_path / "out" / "reports").iterdir()] == ["one_shot-0.9-seed1.json"]
+
+
+def test_a_dense_model_is_trained_with_the_rate_of_its_experiment(script, tmp_path, monkeypatch):
+    import compare
+
+    trained = []
+
+    def train(self, words, *rest):
+        trained.append(dict(zip(words[::2], words[1::2], strict=True)))
+
+    monkeypatch.setattr(compare.Comparison, "train", train)
+    words = ["--preset", "cifar10-resnet20", "--dataset_name", "digits", "--methods", "gradual"]
+    assert script(*words, "--output_dir", tmp_path / "out")[0] == INTERRUPTED  # as train returns no run
+    assert len(trained) == 1
+    # He et al.'s 0.1 and 160 epochs, and the paper's 0.01 for pruning only.
+    expected = {"--learning_rate": "0.1", "--num_train_epochs": "160", "--target_sparsity": "0", "--seed": "0"}
+    assert trained[0].items() >= expected.items()
 
 
 def test_two_processes_share_the_work_of_each_cell(tmp_path):
