@@ -202,6 +202,8 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out |= {"lr_drop_at", "lr_drop_factor"}
     if {"lr_drop_at", "lr_drop_factor"} & set(named):
         left_out.add("lr_shape")
+    if named.get("optim", PRESETS[name].settings["optim"]) != PRESETS[name].settings["optim"]:
+        left_out.add("optim_args")  # those of another optimizer
     method = named.get("method", PruningConfig.method)
     if {"dense_updates", "max_steps"} & set(named) or method == "freeze":
         left_out.add("dense_epochs")

@@ -29,7 +29,7 @@ class Experiment:
         variants: The rows or columns.
         sparsities: The targets.
         seeds: Those to run if no others are asked for.
-        by_cycle: Whether the table has the accuracy and mask distance of each cycle, rather than of the end.
+        by_cycle: Whether the table has accuracy, mask distance and regrown weights of each cycle, not only the end.
         dense: Arguments of the training of the dense model, over those of the preset, where it must be trained.
     """
 
@@ -84,7 +84,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "every method with the paper's budget for CIFAR, on the embedded digits", "digits", _SIX, _CIFAR, _DIGITS_SEEDS
     ),
     "digits-adam": Experiment(
-        "the same with Adam, which the paper uses on ImageNet", "digits-adam", _SIX, _CIFAR, _DIGITS_SEEDS
+        "every method on the digits with Adam, the paper's optimizer for ImageNet, and half as many updates",
+        "digits-adam",
+        _SIX,
+        _CIFAR,
+        _DIGITS_SEEDS,
     ),
     "digits-schedules": Experiment(
         "the paper's Table 5 on the digits: how s rises within a cycle",

@@ -1,6 +1,7 @@
 """The report of a finished run as it is read to be published: whole, and without the paths of one machine."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
@@ -9,7 +10,7 @@ from typing import Any, get_args, get_origin
 from .config import Method
 from .core import PruningError
 from .private_paths import public_about
-from .report import REPORT_NAME, PruningReport, load_report
+from .report import REPORT_NAME, LayerReport, PruningReport, load_report
 
 _ABOUT = {
     **dict.fromkeys(("model", "base_model", "model_revision", "dataset", "command"), str | None),
@@ -70,10 +71,16 @@ def _wrong_part(report: PruningReport) -> str | None:
         return "masks"
     if any(len(row) != 2 for row in report.schedule):
         return "schedule"
-    if not all(0 <= layer.kept <= layer.weights > 0 for layer in report.layers):
+    if not all(_possible(layer) for layer in report.layers):
         return "layers"
     about = (key for key, kind in _ABOUT.items() if not _fits(report.about.get(key), kind))
     return next((f"about {key}" for key in about), None)
+
+
+def _possible(layer: LayerReport) -> bool:
+    """Whether the counts of a layer can be those of its weight."""
+    counts = 0 <= layer.kept <= layer.weights > 0 and math.prod(layer.shape) == layer.weights
+    return counts and 0 <= (layer.empty or 0) <= (layer.shape or [1])[0]
 
 
 def _fits(value: Any, kind: Any) -> bool:

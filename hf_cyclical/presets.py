@@ -1,4 +1,4 @@
-"""Settings by name: the paper's experiments, and the embedded default. An argument that the user gives overrides them.
+"""Settings by name: the paper's, and those for the embedded digits. An argument that the user gives overrides them.
 
 Each preset says where its values come from: `paper` quotes the sentence, `ours` names the values that the paper leaves
 open.

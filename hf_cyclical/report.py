@@ -27,7 +27,7 @@ class LayerReport:
         weights: How many it has.
         kept: How many of them stay.
         regrown: How many of these were pruned at any earlier update.
-        empty: How many of its filters (rows of its weight) have none left; None in reports that do not say it.
+        empty: How many rows of its weight (a convolution's filters) have none left; None in reports of old versions.
     """
 
     name: str
@@ -118,10 +118,11 @@ class PruningReport:
 
     @property
     def empty(self) -> float | None:
-        """Fraction of the filters (rows of the pruned weights) that have no weight left; None if it is not known."""
-        counts = [layer.empty for layer in self.layers if layer.empty is not None]
-        known = counts and len(counts) == len(self.layers)
-        return sum(counts) / sum(layer.shape[0] for layer in self.layers) if known else None
+        """Fraction of the filters of all convolutions that have no weight left; None if it is not known."""
+        convolutions = [layer for layer in self.layers if len(layer.shape) > 2]
+        counts = [layer.empty for layer in convolutions if layer.empty is not None]
+        known = counts and len(counts) == len(convolutions)
+        return sum(counts) / sum(layer.shape[0] for layer in convolutions) if known else None
 
     @property
     def near_floor(self) -> list[LayerReport]:
@@ -187,7 +188,7 @@ class PruningReport:
         chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
         low = [f"{layer.name} {layer.kept:,} of {layer.weights:,}" for layer in self.near_floor]
         advice = "if the accuracy suffers, use scope lamp or local, or raise layer_floor."
-        empty = f"\n{show(self.empty)} of the filters have no weight left." if self.empty else ""
+        empty = f"\n{show(self.empty)} of the convolutions' filters have no weight left." if self.empty else ""
         warning = f"\nLayers near the fewest weights they may keep: {', '.join(low)}: {advice}" if low else ""
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "

@@ -16,12 +16,15 @@ _WIDEST = 7  # columns of a table; one that has more is turned round
 def table(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     """The results as Markdown with a caption, the paper's beside them where it has any.
 
-    Tables of ablations show the end of each cycle; with `by_cycle` so does any other, of the runs that have several.
+    Tables of ablations show the end of each cycle; with `by_cycle` so does any other, of the runs that come to the
+    target more than once.
     """
-    if by_cycle:
-        results = {cell: report for cell, report in results.items() if len(report.cycles) > 1}
     if not results:
-        return f"No cell{' of more than one cycle' * by_cycle} is finished yet."
+        return "No cell is finished yet."
+    if by_cycle:
+        results = {cell: r for cell, r in results.items() if len(r.cycles) > 1 and all(c.at_target for c in r.cycles)}
+        if not results:
+            return "No finished cell has more than one cycle to the target."
     by_cycle = by_cycle or EXPERIMENTS[setting.experiment].by_cycle
     rows = (_cycle_rows if by_cycle else _final_rows)(setting.experiment, results)
     if len(rows[0]) > _WIDEST:

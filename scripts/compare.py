@@ -180,13 +180,13 @@ class Comparison:
         if path.exists():  # of earlier commands, with other seeds
             cells += [cell for cell in load_results(path)[1] if cell not in cells]
         results = read_reports(self.folder, cells)
-        text = table(self.setting, results, self.options.by_cycle)
+        text = table(self.setting, results)
         save_results(path, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
         if len({cell.sparsity for cell in results}) > 1:
             for ending in ("png", "svg"):
                 plot_comparison(results, self.folder / f"accuracy.{ending}")
-        return text
+        return table(self.setting, results, by_cycle=True) if self.options.by_cycle else text
 
     @staticmethod
     def on_main(work: Any) -> None:
@@ -254,7 +254,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
     parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
     parser.add_argument(
-        "--by_cycle", action="store_true", help="a table of each cycle: accuracy, mask distance, regrown weights"
+        "--by_cycle", action="store_true", help="print accuracy, mask distance and regrown weights of each cycle"
     )
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
     options, more = parser.parse_known_args([_with_underscores(word) for word in argv])

@@ -88,6 +88,10 @@ def changed(**values):
             changed(layers=[{"name": "a", "shape": [1], "weights": 0, "kept": 0, "regrown": 0}]),
             "is not a whole report, see its layers",
         ),
+        (
+            changed(layers=[{"name": "a", "shape": [4, 5], "weights": 20, "kept": 1, "regrown": 0, "empty": 5}]),
+            "is not a whole report, see its layers",
+        ),
         (changed(updates="many"), "is not a whole report, see its updates"),
     ],
 )

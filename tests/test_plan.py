@@ -102,7 +102,11 @@ def test_what_cannot_be_pruned_is_not_near_its_floor():
 
 @pytest.mark.parametrize(("counts", "share"), [((1, 2), 0.25), ((0, 0), 0.0), ((1, None), None)])
 def test_the_report_tells_how_many_filters_are_empty(counts, share):
-    layers = [LayerReport("a", [4, 10], 40, 20, 0, counts[0]), LayerReport("b", [8, 10], 80, 40, 0, counts[1])]
-    made = PruningReport({"method": "cyclical"}, 10, 0, 120, layers=layers)
+    layers = [
+        LayerReport("a", [4, 2, 5], 40, 20, 0, counts[0]),
+        LayerReport("b", [8, 2, 5], 80, 40, 0, counts[1]),
+        LayerReport("linear", [10, 10], 100, 20, 0, 8),
+    ]
+    made = PruningReport({"method": "cyclical"}, 10, 0, 220, layers=layers)
     assert made.empty == share
-    assert ("25.00 % of the filters have no weight left." in made.summary()) == bool(share)
+    assert ("25.00 % of the convolutions' filters have no weight left." in made.summary()) == bool(share)

@@ -79,6 +79,11 @@ def test_the_main_job_has_the_papers_budget_for_cifar_and_its_optimizer_for_imag
     assert (training.optim, training.weight_decay, training.optim_args) == ("adamw_torch", 0, None)
 
 
+def test_another_optimizer_has_not_the_arguments_of_the_presets():
+    assert parse("--optim", "sgd").training.optim_args == "momentum=0.9"
+    assert parse("--optim", "adamw_torch").training.optim_args is None
+
+
 def test_an_explicit_argument_overrides():
     args = parse("--preset", "imagenet-resnet50", "--cycles", 2, "--learning_rate", 1e-3, "--num_train_epochs", 7)
     assert (args.pruning.cycles, args.training.learning_rate, args.training.num_train_epochs) == (2, 1e-3, 7)

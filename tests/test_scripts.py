@@ -1,5 +1,6 @@
 """scripts/prune.py as its users start it: the main job end to end, files, interruption, bad input."""
 
+import itertools
 import json
 import sys
 
@@ -35,8 +36,10 @@ class TestMainJob:
         report = load_report(folder)
         accuracies = [cycle.metrics["accuracy"] for cycle in report.cycles]
         assert len(accuracies) == 5
-        assert accuracies[-1] > accuracies[0] + 0.02  # of seed 42; the mean over ten seeds rises by five points
-        assert accuracies[-1] > 0.94
+        # All seeds that were tried rose at every cycle; the tolerance is for CPUs that round otherwise.
+        assert all(after > before - 0.01 for before, after in itertools.pairwise(accuracies))
+        assert accuracies[-1] > accuracies[0] + 0.05
+        assert accuracies[-1] > 0.8
         assert report.dense["accuracy"] > 0.95
         assert all(cycle.sparsity == pytest.approx(0.95, abs=1e-3) for cycle in report.cycles)
         assert report.cycles[-1].mask_distance > report.cycles[1].mask_distance > 0
@@ -45,7 +48,7 @@ class TestMainJob:
     def test_prints_the_plan_first(self, main_job):
         _, out, _ = main_job
         assert out.index("Plan: cyclical, sparsity 0.95, local scope") < out.index("cycle 5")
-        assert "1 process, cpu, 64 images an update" in out
+        assert "1 process, cpu, 128 images an update" in out
         assert "74,800 of the model's 75,290 weights can be pruned, in 8 layers" in out
 
     def test_leaves_a_model_that_loads_and_is_as_good_and_as_sparse_as_reported(self, main_job):
@@ -83,7 +86,7 @@ class TestMainJob:
 
 
 def test_plan_prints_only_the_plan(tmp_path):
-    code, out, _ = call("--plan", "--output_dir", tmp_path / "out", *SHORT, "--delta_t", 4)
+    code, out, _ = call("--plan", "--output_dir", tmp_path / "out", *SHORT, "--delta_t", 4, "--learning_rate", 0.05)
     assert code == 0
     assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
     assert "cycle 2: 12 to 20 by 4, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10

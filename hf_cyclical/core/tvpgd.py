@@ -98,8 +98,9 @@ class TVPGD:
         return self._totals([int(mask.count_nonzero()) for mask in self.masks.values()])
 
     def empty_by_layer(self) -> dict[str, int]:
-        """Number of filters of each layer (rows of its weight) of which the masks keep nothing."""
-        return self._totals([len(mask) - int(mask.flatten(1).any(1).sum()) for mask in self.masks.values()])
+        """Number of rows of each weight, a convolution's filters, of which the masks keep nothing."""
+        rows = [mask.flatten(1).any(1) if mask.dim() > 1 else mask for mask in self.masks.values()]
+        return self._totals([len(row) - int(row.count_nonzero()) for row in rows])
 
     def _totals(self, counts: list[int]) -> dict[str, int]:
         return dict(zip(self.masks, self.shards.totals(counts, _device(self.masks)), strict=True))

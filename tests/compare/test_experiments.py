@@ -1,5 +1,7 @@
 """The paper's tables by name."""
 
+import dataclasses
+
 import pytest
 
 from hf_cyclical.arguments import parse_arguments
@@ -113,5 +115,14 @@ def test_an_ablation_at_another_sparsity_has_no_row_of_the_paper():
 
 def test_without_results_there_is_no_table():
     assert table(setting("digits"), {}) == "No cell is finished yet."
-    one_cycle = {Cell("gradual", 0.9, 1): report([0.8])}
-    assert table(setting("digits"), one_cycle, by_cycle=True) == "No cell of more than one cycle is finished yet."
+
+
+def test_stages_on_the_way_to_the_target_are_no_cycles():
+    stages = report([0.9, 0.8])
+    stages.cycles[0] = dataclasses.replace(stages.cycles[0], at_target=False)  # as iterative pruning has them
+    results = {Cell("gradual", 0.9, 1): report([0.8]), Cell("iterative", 0.9, 1): stages}
+    none = "No finished cell has more than one cycle to the target."
+    assert table(setting("digits"), results, by_cycle=True) == none
+    both = table(setting("digits"), {**results, Cell("cyclical", 0.9, 1): report([0.7, 0.8])}, by_cycle=True)
+    assert "| cyclical | accuracy | 70.00 | 80.00 |" in both
+    assert "iterative" not in both
