@@ -21,3 +21,9 @@ def test_every_published_table_is_in_the_readme(path):
     caption, _, rows = table(*load_results(path)).partition("\n\n")
     assert " ".join(caption.split()) in readme
     assert " ".join(rows.split()) in readme
+
+
+def test_the_cycles_of_cifar_are_in_the_readme():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    results = load_results(ROOT / "model_cards" / "results" / "cifar10-resnet20.json")
+    assert " ".join(table(*results, by_cycle=True).split()) in readme
