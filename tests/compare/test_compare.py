@@ -42,7 +42,7 @@ def test_every_cell_starts_from_the_same_dense_model_and_ends_at_its_sparsity(co
         for a in (accuracies(tmp_path / "out", "one_shot"), accuracies(tmp_path / "out", "cyclical"))
     )
     assert expected in out
-    assert "2 seeds; 4 epochs (0.04 of the paper's)" in out
+    assert "2 seeds; preset digits, 4 epochs (0.04 of the paper's)" in out
     assert (tmp_path / "out" / "table.md").read_text().strip() in out
 
 
