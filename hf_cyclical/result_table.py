@@ -44,9 +44,9 @@ def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     more = f", with {' '.join(setting.arguments)}" if setting.arguments else ""
     more += f", on {setting.processes} processes" if setting.processes > 1 else ""
     return (
-        f"Accuracy (%){at} of {Path(setting.model).name} on {Path(setting.dataset).name}, {spread}; preset "
-        f"{setting.experiment}, "
-        f"{' / '.join(f'{e:g}' for e in epochs)} epochs ({setting.scale:g} of the paper's){start}{more}."
+        f"Accuracy (%){at} of {Path(setting.model).name} on {Path(setting.dataset).name}, {spread}; "
+        f"preset {setting.experiment}, {' / '.join(f'{e:g}' for e in epochs)} epochs "
+        f"({setting.scale:g} of the paper's){start}{more}."
     )
 
 

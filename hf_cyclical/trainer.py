@@ -330,7 +330,14 @@ class CyclicalPruningTrainer(PushingTrainer):
     def _layers(self) -> list[LayerReport]:
         kept, empty, regrown = self.pruner.kept_by_layer(), self.pruner.empty_by_layer(), self.tracker.regrown_by_layer
         return [
-            LayerReport(name, list(p.shape), p.numel(), kept[name], regrown[name], empty[name])
+            LayerReport(
+                name=name,
+                shape=list(p.shape),
+                weights=p.numel(),
+                kept=kept[name],
+                regrown=regrown[name],
+                empty=empty[name],
+            )
             for name, p in self.pruner.params.items()
         ]
 

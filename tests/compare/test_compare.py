@@ -112,6 +112,14 @@ def test_the_cycles_of_any_experiment_are_shown_if_wanted(compare, finished):
         assert [row[2 + i] for row in rows] == [f"cycle {i + 1}", "---", *(f"{value:.2f}" for value in expected)]
 
 
+def test_the_table_that_is_left_has_every_method_though_the_cycles_are_shown(compare, finished):
+    left = (finished / "table.md").read_text()
+    code, out, err = compare(*TWO, "--by_cycle", folder=finished)
+    assert code == 0, err
+    assert "| cyclical | regrown (%) |" in out
+    assert (finished / "table.md").read_text() == left
+
+
 def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
     code, out, err = compare(
         "--preset", "digits-schedules", "--methods", "linear", "cyclical_lr", "--sparsities", 0.9, "--seeds", 1
