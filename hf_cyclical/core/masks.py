@@ -103,12 +103,16 @@ def apply_masks_(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> N
     for name, p in params.items():
         bits = local(p).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()])
         kept = masks[name].view(torch.uint8)
-        if bits.device.type != "cpu" or bits.numel() <= _WIDENED:
+        if bits.device.type == "cpu" and torch.get_num_threads() == 1:
+            array = bits.numpy()
+            array *= kept.numpy()  # numpy widens the mask within the cache, but has only one thread
+            torch.autograd.graph.increment_version(bits)  # as torch's own writes do
+        elif bits.device.type == "cpu" and bits.numel() > _WIDENED:
+            rows = max(_WIDENED * len(bits) // bits.numel(), 1)
+            for some, mask in zip(torch.split(bits, rows), torch.split(kept, rows), strict=True):
+                some.mul_(mask)
+        else:
             bits.mul_(kept)
-            continue
-        rows = max(_WIDENED * len(bits) // bits.numel(), 1)
-        for some, mask in zip(torch.split(bits, rows), torch.split(kept, rows), strict=True):
-            some.mul_(mask)
 
 
 def kept(masks: Mapping[str, Tensor]) -> int:

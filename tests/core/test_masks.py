@@ -266,6 +266,16 @@ def test_the_weights_are_left_alone():
     assert torch.equal(w, before)
 
 
+@pytest.fixture(params=[1, 2], ids="{} threads".format)
+def threads(request):
+    """One thread of torch has a way of its own to apply masks."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_applied_masks_leave_positive_zeros_and_untouched_weights(dtype):
     w = torch.tensor([-1.5, 2.0, torch.nan, torch.inf, -torch.inf, -0.0, -3.0], dtype=dtype)
@@ -275,17 +285,21 @@ def test_applied_masks_leave_positive_zeros_and_untouched_weights(dtype):
     assert not w[~mask].signbit().any()
 
 
+@pytest.mark.usefixtures("threads")
 def test_masks_are_applied_to_a_parameter_in_place_whatever_its_layout():
     p = nn.Parameter(random_layer((8, 4, 3, 3)).to(memory_format=torch.channels_last))
     address, before = p.data_ptr(), p.detach().clone()
     masks = magprune({"w": p}, 0.75)
+    version = p._version
     apply_masks_({"w": p}, masks)
+    assert p._version > version  # else autograd would not see that a weight it saved has changed
     assert p.data_ptr() == address
     assert torch.equal(p, before.where(masks["w"], 0.0))
     assert p.is_leaf
     assert p.requires_grad
 
 
+@pytest.mark.usefixtures("threads")
 def test_masks_of_another_layout_than_the_weight_are_applied_by_position():
     w = random_layer((8, 4, 3, 3))
     masks = magprune({"w": w}, 0.75)
@@ -301,6 +315,15 @@ def test_kept_and_sparsity_count_over_all_layers():
     assert sparsity({}) == 0.0
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("shape", [(), (0, 3)], ids=str)
+def test_masks_are_applied_to_weights_without_rows(shape):
+    w = torch.ones(shape)
+    apply_masks_({"w": w}, {"w": torch.zeros(shape, dtype=torch.bool)})
+    assert torch.equal(w, torch.zeros(shape))
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_a_large_layer_is_masked_by_rows_all_the_same(memory_format):
     w = torch.randn(1500, 90, 3, 3).contiguous(memory_format=memory_format)  # more than 2^20 weights
