@@ -18,6 +18,7 @@ Masks = dict[str, Tensor]
 
 _CHUNK = 1 << 18  # weights looked at in one go: bounds the temporary memory
 SMALL = 1 << 16  # weights up to which one selection beats histograms
+_MANY_ZEROS = 0.75  # share of zeros from which it pays to copy the other weights
 _DIGIT = 16  # bits counted per pass: a histogram that stays in the cache
 _SENT_DIGIT = 11  # the same where histograms travel: one pass more, of 16 KiB instead of 512
 _KEYS = {torch.float32: (torch.int32, 31), torch.float64: (torch.int64, 63)}  # integer type and bits of |w|
@@ -108,14 +109,18 @@ def _threshold(layers: dict[str, Tensor], k: int, key: torch.dtype, shards: Shar
     zeros = total - nonzero  # a common tie: weights that were pruned and had no gradient
     if k <= zeros:
         return (1, 0) if k == zeros else (0, k)
+    weights = list(layers.values())
+    if zeros >= _MANY_ZEROS * total:
+        weights = [part[part != 0] for w in weights for part in torch.split(w, _CHUNK)]
+        total, k, zeros = nonzero, k - zeros, 0
     if total > SMALL or shards.several:
-        value, dropped, equal = _select(layers, k, zeros, key, shards)
+        value, dropped, equal = _select(weights, k, zeros, key, shards)
     else:
-        value, dropped, equal = _select_of_few(layers, k, key)
+        value, dropped, equal = _select_of_few(weights, k, key)
     return (value + 1, 0) if dropped == equal else (value, dropped)
 
 
-def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype, shards: Shards) -> tuple[int, int, int]:
+def _select(weights: list[Tensor], k: int, zeros: int, key: torch.dtype, shards: Shards) -> tuple[int, int, int]:
     """Bits of the k-th smallest magnitude, how many weights equal to it are among the `k`, and how many there are.
 
     Finds the bits from the top, some at a time: the counts of the next digit, among the weights that share the digits
@@ -126,7 +131,7 @@ def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype, sha
     value, remaining, equal = 0, k - zeros, 0
     for shift in reversed(range(0, width, digit_bits)):
         top = shift + digit_bits >= width
-        counts = shards.sum(_digit_counts(layers, None if top else value, shift, digit_bits, zeros > 0, key))
+        counts = shards.sum(_digit_counts(weights, None if top else value, shift, digit_bits, zeros > 0, key))
         up_to = counts.cumsum(0)
         digit = int(torch.searchsorted(up_to, remaining))
         equal = int(counts[digit])
@@ -135,24 +140,24 @@ def _select(layers: dict[str, Tensor], k: int, zeros: int, key: torch.dtype, sha
     return value, remaining, equal
 
 
-def _select_of_few(layers: dict[str, Tensor], k: int, key: torch.dtype) -> tuple[int, int, int]:
-    bits = torch.cat([part for w in layers.values() for part in magnitudes(w, key)])
+def _select_of_few(weights: list[Tensor], k: int, key: torch.dtype) -> tuple[int, int, int]:
+    bits = torch.cat([part for w in weights for part in magnitudes(w, key)])
     value = int(bits.kthvalue(k).values)
     return value, k - int((bits < value).count_nonzero()), int((bits == value).count_nonzero())
 
 
 def _digit_counts(
-    layers: dict[str, Tensor], above: int | None, shift: int, digit_bits: int, skip_zeros: bool, key: torch.dtype
+    weights: list[Tensor], above: int | None, shift: int, digit_bits: int, skip_zeros: bool, key: torch.dtype
 ) -> Tensor:
     """How many weights have each value of the digit at `shift`, among those with `above` as their higher digits."""
     radix = 1 << digit_bits
     integer, _ = _KEYS[key]
-    device = next(iter(layers.values())).device
+    device = weights[0].device
     counts = torch.zeros(radix, dtype=torch.int64, device=device)
     # Weights that do not count go to bins of their own, in turns: counting into one bin over and over is slow.
-    longest = min(_CHUNK, max(w.numel() for w in layers.values()))
+    longest = min(_CHUNK, max(w.numel() for w in weights))
     others = torch.arange(longest, dtype=integer, device=device).bitwise_and_(255).bitwise_or_(radix)
-    for w in layers.values():
+    for w in weights:
         for bits in magnitudes(w, key):
             matching = bits > 0 if skip_zeros and not above else None
             if above is not None:

@@ -122,12 +122,13 @@ def test_large_layers_equal_the_stable_sort(dtype, ties, scope):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("size", [1000, 100_000])
-def test_layers_that_are_sparse_already_equal_the_stable_sort(size, scope):
+@pytest.mark.parametrize("zeros", [0.5, 0.8])  # some, and so many that the others are set apart
+@pytest.mark.parametrize("size", [1000, 100_000, 400_000])
+def test_layers_that_are_sparse_already_equal_the_stable_sort(size, zeros, scope):
     params = {"first": random_layer((size,), seed=1), "second": random_layer((size // 10,), seed=2)}
     for w in params.values():
-        w[torch.randperm(len(w), generator=torch.Generator().manual_seed(3))[: len(w) * 4 // 5]] = 0
-    for s in (0.0, 0.4, 0.8, 0.9):  # no zero, some, all of them, and more
+        w[torch.randperm(len(w), generator=torch.Generator().manual_seed(3))[: round(len(w) * zeros)]] = 0
+    for s in (0.0, zeros / 2, zeros, 0.9):  # no zero, some, all of them, and more
         assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
 
 
