@@ -112,7 +112,7 @@ def draw_recovery(report: PruningReport) -> "Figure":
     if not any(x):
         axis.set_xlim(-0.1, 1)
     axis.set_xlabel("regrown weights (% of the prunable)")
-    axis.set_ylabel(_metric_label(metric))
+    _name_metric(axis, metric)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     figure.suptitle(title(report), fontsize=11)
@@ -196,7 +196,7 @@ def _evaluations(axis: "Axes", report: PruningReport, metric: str) -> None:
     if metric in report.dense:
         before = "before" if report.start_sparsity else "dense"
         axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label=before)
-    axis.set_ylabel(_metric_label(metric))
+    _name_metric(axis, metric)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8)
 
@@ -228,9 +228,13 @@ def _scale(metric: str) -> int:
     return 100 if metric.endswith("accuracy") else 1
 
 
-def _metric_label(metric: str) -> str:
+def _name_metric(axis: "Axes", metric: str) -> None:
+    """Label the axis of a metric that has been drawn; no accuracy is above 100 %, but a dot there stays whole."""
     name = plain(metric, most=24)
-    return f"{name} (%)" if metric.endswith("accuracy") else name
+    if metric.endswith("accuracy"):
+        name = f"{name} (%)"
+        axis.set_ylim(top=min(axis.get_ylim()[1], 101))
+    axis.set_ylabel(name)
 
 
 _MARKERS, _LINES = "os^DvxP", ("-", "--", "-.", ":")  # neighbours differ in both, and 28 lines in either
@@ -255,7 +259,7 @@ def plot_comparison(results: "Mapping[Cell, PruningReport]", path: str | Path) -
             axis.errorbar(x, y, error, **style, label=label)
     axis.set_xticks(range(len(sparsities)), [f"{s:g}" for s in sparsities])
     axis.set_xlabel("sparsity")
-    axis.set_ylabel("accuracy (%)")
+    _name_metric(axis, "accuracy")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     return save(figure, path)

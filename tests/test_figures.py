@@ -125,6 +125,16 @@ def test_recovery_sets_regrown_weights_against_accuracy(report):
     assert axis.get_ylabel() == "accuracy (%)"
 
 
+@pytest.mark.parametrize("draw", [draw_run, draw_recovery])
+@pytest.mark.parametrize("accuracy", [0.97, 1.0])
+def test_no_axis_goes_on_above_a_perfect_accuracy(draw, accuracy):
+    report = made()
+    cycles = [replace(c, metrics={"accuracy": accuracy}) for c in report.cycles]
+    report = replace(report, cycles=cycles, evaluations=[{"update": c.update, **c.metrics} for c in cycles])
+    _, top = panels(draw(report))["accuracy (%)"].get_ylim()
+    assert 100 * accuracy < top <= 101
+
+
 def test_recovery_names_each_cycle_once():
     report = made()
     assert [(t.get_text(), t.xy) for t in draw_recovery(report).axes[0].texts] == [
