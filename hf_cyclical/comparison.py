@@ -2,12 +2,19 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+from filelock import FileLock, Timeout
+
 from .core import PruningError
+from .distributed import any_process
 from .experiments import EXPERIMENTS
 from .files import write_text
 from .finished_report import read_whole, whole_report
@@ -17,6 +24,9 @@ from .report import PruningReport
 SCHEMA = 1
 EXPERIMENT_NAME = "experiment.json"
 RESULTS_NAME = "results.json"
+
+_LOCKS = ".locks"
+_PAUSE = 2.0  # seconds between two looks at what another command has
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ def check_folder(folder: Path, setting: Setting) -> None:
                     f"{folder} holds another experiment: {name} is {there[name]!r} there, {value!r} here: "
                     "name another output_dir"
                 )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or any(path.name != _LOCKS for path in folder.iterdir())):
         raise PruningError(f"{folder} is there and holds something else: name another output_dir")
 
 
@@ -100,6 +110,38 @@ def make_folder(folder: Path, setting: Setting) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / EXPERIMENT_NAME).exists():
         write_text(folder / EXPERIMENT_NAME, json.dumps(dataclasses.asdict(setting)) + "\n")
+
+
+@contextmanager
+def claimed(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
+    """Keep a part of the folder from other commands that run in it; False if one of them has it, unless we `wait`.
+
+    Ends with the process, however that ends. All processes of this command must ask.
+    """
+    lock = FileLock(folder / _LOCKS / name)
+    taken = _take(lock)
+    if wait and not taken and PartialState().is_main_process:
+        sys.stderr.write(f"waiting for another command, which is at {name}\n")
+    while wait and not taken:
+        time.sleep(_PAUSE)
+        taken = _take(lock)
+    try:
+        yield taken
+    finally:
+        lock.release()
+
+
+def _take(lock: FileLock) -> bool:
+    """Take the lock on the main process, without waiting; the others learn how it went."""
+    taken, state = False, PartialState()
+    if state.is_main_process:
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+            taken = True
+        except Timeout:
+            pass
+    return any_process(taken, state.device)
 
 
 def report_path(folder: Path, cell: Cell) -> Path:

@@ -8,6 +8,7 @@ accelerate launch --multi_gpu --num_processes 8 scripts/compare.py --preset imag
 python scripts/compare.py --show FOLDER/results.json       # the table of runs that are done
 
 The same command goes on where it was interrupted; with more seeds, methods or sparsities it runs what is missing.
+Started several times at once, on several GPUs or machines with one disk, the commands share the runs among them.
 Every other argument is one of scripts/prune.py, for all runs to which it applies.
 """
 
@@ -34,6 +35,7 @@ from hf_cyclical.comparison import (
     Cell,
     Setting,
     check_folder,
+    claimed,
     load_results,
     make_folder,
     read_reports,
@@ -125,8 +127,13 @@ class Comparison:
     def dense_model(self, data: ImageData) -> str | None:
         """The folder of the dense model, trained now if it is not there; None if that was interrupted."""
         folder = self.folder / f"{Path(self.model).name}-dense"
-        if (folder / "config.json").exists():
-            return str(folder)
+        with claimed(self.folder, folder.name, wait=True):
+            if (folder / "config.json").exists() or self.train_dense(folder, data):
+                return str(folder)
+        return None
+
+    def train_dense(self, folder: Path, data: ImageData) -> bool:
+        """Train the dense model; False if that was interrupted."""
         epochs = str(PRESETS[self.experiment.preset].settings["dense_epochs"])
         words = ["--preset", self.experiment.preset, "--target_sparsity", "0", "--dense_epochs", "0"]
         words += ["--num_train_epochs", epochs, "--seed", str(DENSE_SEED)]
@@ -139,10 +146,10 @@ class Comparison:
         with progress_bar() as bar:
             run = self.train(words, work, data, Progress(bar, "dense model"))
         if run is None:
-            return None
+            return False
         run.save(command="")
         self.on_main(lambda: _drop_checkpoints(work).rename(folder))
-        return str(folder)
+        return True
 
     def run(self, cell: Cell, model: str, data: ImageData, bar: tqdm) -> bool:
         """Run a cell, or go on with it; False if there was a signal to stop."""
@@ -180,6 +187,8 @@ class Comparison:
         if path.exists():  # of earlier commands, with other seeds
             cells += [cell for cell in load_results(path)[1] if cell not in cells]
         results = read_reports(self.folder, cells)
+        if not results:
+            return "No run is finished."
         text = table(self.setting, results)
         save_results(path, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
@@ -212,23 +221,36 @@ def main(argv: list[str]) -> int:
 
 def compare(comparison: Comparison) -> int:
     check_folder(comparison.folder, comparison.setting)
-    done = read_reports(comparison.folder, comparison.cells)
-    pending = [cell for cell in comparison.cells if cell not in done]
+    finished = read_reports(comparison.folder, comparison.cells)
+    pending = [cell for cell in comparison.cells if cell not in finished]
     if pending:
         first = parse_arguments(comparison.arguments(pending[0], comparison.model), description=__doc__)
         data = load_image_data(first.data, seed=DENSE_SEED)
         updates = comparison.check(pending, data)
-        Comparison.on_main(lambda: make_folder(comparison.folder, comparison.setting))
+        with claimed(comparison.folder, "folder", wait=True):
+            check_folder(comparison.folder, comparison.setting)  # which another command may have made meanwhile
+            Comparison.on_main(lambda: make_folder(comparison.folder, comparison.setting))
         model = comparison.dense_model(data) if comparison.trains_dense else comparison.model
         if model is None:
             return stopped()
         with progress_bar(sum(updates.values())) as bar:
             for cell in pending:
-                if not comparison.run(cell, model, data, bar):
-                    return stopped()
-    if PartialState().is_main_process:
-        print(f"{comparison.show()}\n\nThe reports and what is made of them are in {comparison.folder}")
+                with claimed(comparison.folder, cell.name) as free:
+                    done = report_path(comparison.folder, cell).exists()
+                    if any_process(done or not free, PartialState().device):  # another command was at it, or is
+                        bar.total -= updates[cell]
+                        bar.refresh()
+                    elif not comparison.run(cell, model, data, bar):
+                        return stopped()
+    with claimed(comparison.folder, "table", wait=True):
+        Comparison.on_main(lambda: report(comparison, pending))
     return 0
+
+
+def report(comparison: Comparison, pending: list[Cell]) -> None:
+    print(f"{comparison.show()}\n\nThe reports and what is made of them are in {comparison.folder}")
+    if missing := len(pending) - len(read_reports(comparison.folder, pending)):
+        print(f"Runs that another command is at: {missing}. Once they are done, the same command shows them too.")
 
 
 def progress_bar(total: int | None = None) -> tqdm:

@@ -23,13 +23,18 @@ def start(command, *args, **kwargs):
     )  # fmt: skip
 
 
-def interrupt(process, pattern):
-    """Send Ctrl-C once the progress of a script looks as `pattern` says; what it prints after that."""
+def wait_for(process, pattern):
+    """Wait until the progress or errors of a script look as `pattern` says."""
     seen = ""
     while not re.search(pattern, seen):
         chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
         assert chunk, seen
         seen += chunk
+
+
+def interrupt(process, pattern):
+    """Send Ctrl-C once the progress of a script looks as `pattern` says; what it prints after that."""
+    wait_for(process, pattern)
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=120)
 

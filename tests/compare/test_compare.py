@@ -2,16 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import sys
 
 import pytest
-from started import interrupt, run, start
+from started import interrupt, run, start, wait_for
 from transformers import TrainerCallback
 
 from hf_cyclical import load_report
 from hf_cyclical.command_line import INTERRUPTED
+from hf_cyclical.comparison import claimed
 from hf_cyclical.runs import Run
 
 from .conftest import SHORT, TWO
@@ -110,6 +112,43 @@ def test_the_cycles_of_any_experiment_are_shown_if_wanted(compare, finished):
     for i, cycle in enumerate(report["cycles"]):
         expected = (100 * cycle["metrics"]["accuracy"], cycle["mask_distance"], 100 * cycle["regrown"])
         assert [row[2 + i] for row in rows] == [f"cycle {i + 1}", "---", *(f"{value:.2f}" for value in expected)]
+
+
+def test_what_another_command_is_at_is_left_to_it(compare, finished):
+    more = [*TWO[:-1], 2]
+    with claimed(finished, "one_shot-0.9-seed2") as mine:
+        assert mine
+        code, out, err = compare(*more)
+        assert code == 0, err
+        assert {path.name for path in (finished / "reports").glob("*seed2*")} == {"cyclical-0.9-seed2.json"}
+        assert "Runs that another command is at: 1." in out
+    code, out, err = compare(*more)
+    assert code == 0, err
+    assert (finished / "reports" / "one_shot-0.9-seed2.json").exists()
+    assert "another command" not in out
+
+
+def test_a_command_that_leaves_every_run_to_others_says_so(compare, finished):
+    shutil.rmtree(finished / "reports")
+    (finished / "results.json").unlink()
+    with claimed(finished, "one_shot-0.9-seed1"), claimed(finished, "cyclical-0.9-seed1"):
+        code, out, err = compare(*TWO)
+    assert code == 0, err
+    assert out.startswith("No run is finished.")
+    assert "Runs that another command is at: 2." in out
+
+
+def test_commands_that_start_together_share_the_dense_model_and_the_runs(tmp_path):
+    folder = tmp_path / "out"
+    with claimed(folder, "cifar_resnet8-dense"):
+        commands = [start(COMPARE, *SHORT, *TWO, "--output_dir", folder) for _ in range(2)]
+        for command in commands:
+            wait_for(command, "waiting for another command, which is at cifar_resnet8-dense")
+    errors = [command.communicate(timeout=200)[1] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], errors
+    reports = [load_report(path) for path in (folder / "reports").iterdir()]
+    assert sorted(report.config["method"] for report in reports) == ["cyclical", "one_shot"]
+    assert len({report.dense["loss"] for report in reports}) == 1
 
 
 def test_the_table_that_is_left_has_every_method_though_the_cycles_are_shown(compare, finished):
