@@ -13,7 +13,6 @@ Every other argument is one of scripts/prune.py, for all runs to which it applie
 """
 
 import argparse
-import math
 import shlex
 import shutil
 import sys
@@ -29,7 +28,8 @@ from transformers import PrinterCallback, TrainerCallback
 
 from hf_cyclical import PruningError
 from hf_cyclical.arguments import parse_arguments
-from hf_cyclical.command_line import INTERRUPTED, Parser, fail, without_secrets
+from hf_cyclical.command_line import INTERRUPTED, fail, without_secrets
+from hf_cyclical.compare_arguments import by_argument, parse
 from hf_cyclical.comparison import (
     RESULTS_NAME,
     Cell,
@@ -49,15 +49,11 @@ from hf_cyclical.experiments import EXPERIMENTS, Experiment, epochs_of
 from hf_cyclical.files import write_text
 from hf_cyclical.plots import plot_comparison
 from hf_cyclical.presets import PRESETS
-from hf_cyclical.report import REPORT_NAME, align
+from hf_cyclical.report import REPORT_NAME
 from hf_cyclical.result_table import table
 from hf_cyclical.runs import Run
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
-OWN = (
-    *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_epochs"),
-    *("dense_updates", "from_scratch", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
-)
 QUIET = ["--disable_tqdm", "True", "--report_to", "none", "--logging_strategy", "no"]
 
 
@@ -207,7 +203,7 @@ class Comparison:
 def main(argv: list[str]) -> int:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    options, more = parse(argv)
+    options, more = parse(argv, description=__doc__)
     try:
         if options.show:
             print(table(*load_results(options.show), by_cycle=options.by_cycle))
@@ -261,85 +257,6 @@ def stopped() -> int:
     if PartialState().is_main_process:
         sys.stderr.write("\nStopped. What is finished is kept; the same command goes on.\n")
     return INTERRUPTED
-
-
-def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--preset", default="digits", help="the experiment (digits); list prints them all")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the paper's epochs of pruning (1)")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the experiment's columns or rows (all)")
-    parser.add_argument("--sparsities", nargs="+", type=float, metavar="S", help="targets (those of the experiment)")
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="seeds (those of the experiment)")
-    parser.add_argument(
-        "--model_name_or_path", metavar="NAME", help="trained model to start from (the preset's, trained if need be)"
-    )
-    parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
-    parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
-    parser.add_argument(
-        "--by_cycle", action="store_true", help="print accuracy, mask distance and regrown weights of each cycle"
-    )
-    parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
-    options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
-    if options.preset == "list":
-        print(describe_experiments())
-        sys.exit(0)
-    if options.preset not in EXPERIMENTS:
-        fail(f"preset {options.preset!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[options.preset]
-    known = [variant.label for variant in experiment.variants]
-    options.methods = options.methods or known
-    options.sparsities = options.sparsities or list(experiment.sparsities)
-    options.seeds = options.seeds or list(experiment.seeds)
-    options.output_dir = options.output_dir or f"compare-{options.preset}"
-    if unknown := [name for name in options.methods if name not in known]:
-        fail(f"method {unknown[0]!r} is not part of {options.preset}: choose from {', '.join(known)}")
-    for s in options.sparsities:
-        if not 0 < s < 1:
-            fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
-    if not 0 < options.scale < math.inf:
-        fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
-    for seed in options.seeds:
-        if not 0 <= seed < 2**32:
-            fail(f"seed {seed} must be in 0 to {2**32 - 1}: give another one")
-    for name in ("methods", "sparsities", "seeds"):
-        setattr(options, name, list(dict.fromkeys(getattr(options, name))))  # each once
-    return options, more
-
-
-def describe_experiments() -> str:
-    rows = [
-        [name, e.about, ", ".join(f"{s:g}" for s in e.sparsities), str(len(e.variants))]
-        for name, e in EXPERIMENTS.items()
-    ]
-    return align([["preset", "what", "sparsities", "variants"], *rows])
-
-
-def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]]:
-    """Words of a command line by the argument they belong to, but for those that would change what is compared."""
-    found: dict[str, list[str]] = {}
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            found[name] = [value] if equals else []
-        elif found:
-            found[next(reversed(found))].append(word)
-        else:
-            fail(f"argument {word!r} stands alone: --help explains every argument")
-    compared = {name for variant in experiment.variants for name in variant.settings}
-    for name in found:
-        if name in OWN or name in compared:
-            fail(
-                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, --scale)"
-            )
-    if "streaming" in found:
-        fail("--streaming needs max_steps, and this script counts in epochs: use scripts/prune.py for streams")
-    return found
-
-
-def _with_underscores(word: str) -> str:
-    """The name of an argument as it is here; both forms are in use."""
-    name, equals, value = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word
 
 
 def _drop_checkpoints(folder: Path) -> Path:
