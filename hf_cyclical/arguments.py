@@ -309,7 +309,7 @@ def _print_presets() -> NoReturn:
         "batch": "per_device_train_batch_size",
     }
     rows = [[name, *(str(p.settings.get(key, "")) for key in columns.values())] for name, p in PRESETS.items()]
-    sys.stdout.write(align([["preset", *columns], *rows]) + "\n")
+    sys.stdout.write(align([["preset", *columns], *rows], texts=3) + "\n")
     sys.exit(0)
 
 

@@ -67,7 +67,7 @@ def describe_experiments() -> str:
         [name, e.about, ", ".join(f"{s:g}" for s in e.sparsities), str(len(e.variants))]
         for name, e in EXPERIMENTS.items()
     ]
-    return align([["preset", "what", "sparsities", "variants"], *rows])
+    return align([["preset", "what", "sparsities", "variants"], *rows], texts=3)
 
 
 def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]]:

@@ -234,12 +234,12 @@ def load_report(path: str | Path) -> PruningReport:
     return PruningReport.from_dict(data, str(path))
 
 
-def align(rows: list[list[str]]) -> str:
-    """Rows of text as columns: the first to the left, the others to the right."""
+def align(rows: list[list[str]], texts: int = 1) -> str:
+    """Rows of text as columns: the first ones, which are texts, to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(w) if i < texts else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
