@@ -24,6 +24,7 @@ Scope = Literal["local", "global", "lamp"]
 LAYER_FLOOR = 0.5
 
 _NEAR = 1.5  # times the floor up to which a layer is near it
+_FEW_THREADS = 2  # threads of torch up to which numpy, which has one, is as fast or faster
 _WIDENED = 1 << 20  # weights masked in one go on a CPU, where torch widens the mask to the integers' size first
 
 
@@ -103,9 +104,9 @@ def apply_masks_(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> N
     for name, p in params.items():
         bits = local(p).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()])
         kept = masks[name].view(torch.uint8)
-        if bits.device.type == "cpu" and torch.get_num_threads() == 1:
+        if bits.device.type == "cpu" and torch.get_num_threads() <= _FEW_THREADS:
             array = bits.numpy()
-            array *= kept.numpy()  # numpy widens the mask within the cache, but has only one thread
+            array *= kept.numpy()  # widens the mask within the cache
             torch.autograd.graph.increment_version(bits)  # as torch's own writes do
         elif bits.device.type == "cpu" and bits.numel() > _WIDENED:
             rows = max(_WIDENED * len(bits) // bits.numel(), 1)

@@ -267,9 +267,9 @@ def test_the_weights_are_left_alone():
     assert torch.equal(w, before)
 
 
-@pytest.fixture(params=[1, 2], ids="{} threads".format)
+@pytest.fixture(params=[1, 4], ids="{} threads".format)
 def threads(request):
-    """One thread of torch has a way of its own to apply masks."""
+    """With few threads masks are applied in another way."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
