@@ -15,11 +15,12 @@ from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback
 from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
-from .core.processes import Shards, local
+from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
 from .pushing_trainer import PushingTrainer
-from .report import CycleReport, LayerReport, PruningReport
+from .report import CycleReport, PruningReport
+from .run_report import layer_reports, new_report, zeros
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class CyclicalPruningTrainer(PushingTrainer):
         self.pruner = TVPGD(params, recipe, scope=self.pruning.scope, layer_floor=floor, replicas=copies(self))
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
-        self.report = self._new_report(recipe)
+        self.report = new_report(self.pruning, self.model, self.pruner, self._learning_rate)
         self.sparsity = self.pruner.sparsity
         return self.lr_scheduler
 
@@ -156,7 +157,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 regrown=self.tracker.regrown,
                 recovered=recovery.recovered,
                 mask_distance=recovery.mask_distance,
-                learning_rate=self._learning_rate(self.recipe, self.state.global_step - 1),
+                learning_rate=self._learning_rate(self.state.global_step - 1),
                 at_target=self.pruner.at_target,
             )
         )
@@ -195,7 +196,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 self.average.apply_(self.pruner.masks)
                 self.average = None
             broadcast_buffers(self._unwrapped())
-            self.report.layers = self._layers()
+            self.report.layers = layer_reports(self.pruner, self.tracker)
             if not self.pruner.at_target:
                 logger.warning(
                     "training ended at sparsity %.4f, short of the target %g", self.sparsity, self.recipe.s_t
@@ -293,7 +294,7 @@ class CyclicalPruningTrainer(PushingTrainer):
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()
         refuse_non_finite(params)
-        if self.pruning.method == "freeze" and not _zeros(params):
+        if self.pruning.method == "freeze" and not zeros(params):
             raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
         return params
 
@@ -314,41 +315,5 @@ class CyclicalPruningTrainer(PushingTrainer):
                 "learning rate: leave them out, and use lr_shape"
             )
 
-    def _new_report(self, recipe: Recipe) -> PruningReport:
-        return PruningReport(
-            config=self.pruning.to_dict(),
-            updates=recipe.T,
-            dense_updates=recipe.cycles[0].start,
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            start_sparsity=_zeros(self.pruner.params) / sum(p.numel() for p in self.pruner.params.values()),
-            schedule=[[t, self._learning_rate(recipe, t)] for t in _points(recipe)],
-        )
-
-    def _learning_rate(self, recipe: Recipe, t: int) -> float:
-        return self.lr_scheduler.base_lrs[0] * recipe.eta(t)
-
-    def _layers(self) -> list[LayerReport]:
-        kept, empty, regrown = self.pruner.kept_by_layer(), self.pruner.empty_by_layer(), self.tracker.regrown_by_layer
-        return [
-            LayerReport(
-                name=name,
-                shape=list(p.shape),
-                weights=p.numel(),
-                kept=kept[name],
-                regrown=regrown[name],
-                empty=empty[name],
-            )
-            for name, p in self.pruner.params.items()
-        ]
-
-
-def _zeros(params: dict[str, torch.nn.Parameter]) -> int:
-    nonzero = [int(local(p).count_nonzero()) for p in params.values()]
-    device = local(next(iter(params.values()))).device
-    return sum(p.numel() for p in params.values()) - sum(Shards.of(params.values()).totals(nonzero, device))
-
-
-def _points(recipe: Recipe, most: int = 1000) -> list[int]:
-    """Updates to sample a curve at: evenly, and both ends of every cycle."""
-    ends = {t for cycle in recipe.cycles for t in (cycle.start, cycle.stop - 1)}
-    return sorted({*range(0, recipe.T, max(recipe.T // most, 1)), *ends})
+    def _learning_rate(self, t: int) -> float:
+        return self.lr_scheduler.base_lrs[0] * self.recipe.eta(t)
