@@ -1,6 +1,7 @@
 """What pruning adds to the time of training."""
 
 import argparse
+import ctypes
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from .common import SPARSITY, Row, ratio, row, seconds
 DELTA_T = 100  # updates between two choices of masks, as in the paper
 SHORT_DELTA_T = 5  # the same while we measure: a hundred is too many to wait for
 BATCH = 64
+M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 class Stopwatch:
@@ -80,16 +82,17 @@ class InTurn(transformers.TrainerCallback):
 def overhead(options: argparse.Namespace) -> list[Row]:
     """CyclicalPruningTrainer against Trainer: ResNet-18, images of 64x64, batches of 64, masks chosen 1 in 100 updates.
 
-    Both train one model, an update each in turn: two models differ by some percent in speed, by where their weights lie
-    in memory. Even so, updates of equal work differ by 5 % and more on a shared machine, far more than what pruning
-    adds. So the first ratio leaves out the noise of the work that both have in common (batch, forward, backward,
-    optimizer): it is the plain update against the same one plus what our trainer's own work takes longer. The second
-    ratio compares whole updates, each with its neighbour, and has its standard error: it would show it if we slowed the
-    common work.
+    Both train one model, an update each in turn, and allocate on one heap: two models, or two heaps, differ by some
+    percent in speed, by where things lie in memory. Even so, updates of equal work differ by 5 % and more on a shared
+    machine, far more than what pruning adds. So the first ratio leaves out the noise of the work that both have in
+    common (batch, forward, backward, optimizer): it is the plain update against the same one plus what our trainer's
+    own work takes longer. The second ratio compares whole updates, each with its neighbour, and has its standard error:
+    it would show it if we slowed the common work.
 
     Masks are chosen 1 in 5 times here, and those updates left out; a hundredth of what `project` takes longer in them
     is added to ours.
     """
+    use_one_heap()
     torch.manual_seed(0)
     config = transformers.TimmWrapperConfig(architecture="resnet18", num_labels=10)
     model = transformers.AutoModelForImageClassification.from_config(config)
@@ -133,6 +136,13 @@ def overhead(options: argparse.Namespace) -> list[Row]:
         ratio("project() / pruning, new masks 1 in 100", "s per update", ordinary + extra, ours_update),
         ratio("project() with / without new masks", "s", with_masks, ordinary),
     ]
+
+
+def use_one_heap() -> None:
+    """Let all threads allocate in one place, where the C library can: each would get a heap of its own."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(M_ARENA_MAX, 1)
 
 
 def make_trainer(
