@@ -91,6 +91,15 @@ def same(a, b):
     return torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def assert_same_model(a, b, pixels):
+    """Equal bit for bit in what is saved. What comes out may be rounded otherwise if memory is aligned otherwise."""
+    ours, theirs = a.state_dict(), b.state_dict()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    expected = logits(b, pixels)
+    torch.testing.assert_close(logits(a, pixels), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
 def prune(model, s=0.5):
     params = prunable_parameters(model)
     apply_masks_(params, magprune(params, s))

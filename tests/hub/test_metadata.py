@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from stamped import save_pruned, save_stamped
 from started import ROOT, SHORT
-from tiny_models import images, logits, same, save_family
+from tiny_models import assert_same_model, images, logits, same, save_family
 from transformers import AutoConfig, AutoModelForImageClassification
 
 from hf_cyclical import PruningError, load_report
@@ -109,7 +109,7 @@ class TestRealRuns:
         assert read_metadata(files[METADATA_NAME]) == metadata
         assert metadata["weights"]["sha256"] == hashlib.sha256(files[WEIGHTS]).hexdigest()
         after = AutoModelForImageClassification.from_pretrained(run)
-        assert torch.equal(logits(before, images(32)), logits(after, images(32)))
+        assert_same_model(before, after, images(32))
         if (run / "config.json").read_text().find("model_type") < 0:
             native = timm.create_model(f"local-dir:{run}", pretrained=True)
             assert same(logits(native, images(32)), logits(after, images(32)))

@@ -13,7 +13,7 @@ from packed.odd_dtypes import BITS, with_dtype
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from stamped import edit_json, save_stamped
-from tiny_models import images, logits, save_timm
+from tiny_models import assert_same_model, images, save_timm
 
 from hf_cyclical import PruningError
 from hf_cyclical.loading import load
@@ -318,9 +318,9 @@ class TestLoad:
     @pytest.mark.parametrize("name", ["cifar_resnet8", "ResNet"])
     def test_either_layout(self, models, name):
         dense, packed = load(models / name), load(str(models / f"{name}-packed"))
-        assert torch.equal(logits(dense, images(32)), logits(packed, images(32)))
+        assert_same_model(dense, packed, images(32))
         assert not dense.training
 
     def test_a_model_that_was_never_stamped(self, tmp_path):
         original = save_timm("cifar_resnet8", tmp_path)
-        assert torch.equal(logits(load(tmp_path), images(32)), logits(original, images(32)))
+        assert_same_model(load(tmp_path), original, images(32))

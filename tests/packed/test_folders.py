@@ -8,7 +8,7 @@ import timm
 import torch
 from packed.sparse_weights import same_tensors
 from safetensors.torch import load_file, save_file
-from tiny_models import images, logits, prune, save_family
+from tiny_models import assert_same_model, images, prune, save_family
 from transformers import AutoModelForImageClassification
 from transformers.quantizers import auto
 
@@ -72,8 +72,7 @@ class TestLoading:
             loaded = load_packed_model(tmp_path / layout)
             assert type(loaded) is type(model)
             assert not loaded.training
-            assert same_tensors(loaded.state_dict(), model.state_dict())
-            assert torch.equal(logits(loaded, images(32)), logits(model, images(32)))
+            assert_same_model(loaded, model, images(32))
 
     def test_in_another_dtype(self, resnet, tmp_path):
         loaded = load_auto(tmp_path / "packed", dtype=torch.bfloat16)

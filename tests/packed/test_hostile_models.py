@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from tiny_models import FAMILIES, images, logits, save_family, save_timm
+from tiny_models import FAMILIES, assert_same_model, images, save_family, save_timm
 from torch import nn
 
 from hf_cyclical import PruningError
@@ -125,7 +125,7 @@ class TestTransformers:
     @pytest.mark.parametrize("family", FAMILIES)
     def test_good_ones(self, family, tmp_path):
         model = save_family(family, tmp_path)
-        assert torch.equal(logits(load_packed_model(tmp_path), images(32)), logits(model, images(32)))
+        assert_same_model(load_packed_model(tmp_path), model, images(32))
 
 
 class TestTimm:
@@ -148,7 +148,7 @@ class TestTimm:
     @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_efficientnet", "cifar_mobilenet"])
     def test_good_ones(self, name, tmp_path):
         model = save_timm(name, tmp_path)
-        assert torch.equal(logits(load_packed_model(tmp_path), images(64)), logits(model, images(64)))
+        assert_same_model(load_packed_model(tmp_path), model, images(64))
 
 
 class Peculiar(nn.Module):
@@ -179,7 +179,7 @@ class TestModelsThatCannotBeSketched:
         model = save_timm("peculiar_model", tmp_path)
         with pytest.raises(RuntimeError, match="meta"), torch.device("meta"):
             timm.create_model("peculiar_model")
-        assert torch.equal(logits(load_packed_model(tmp_path), images(8)), logits(model, images(8)))
+        assert_same_model(load_packed_model(tmp_path), model, images(8))
 
     @pytest.mark.parametrize("width", [30_000, 1_000_000])
     def test_are_bounded_too(self, width, tmp_path):
