@@ -137,6 +137,13 @@ class PruningConfig:
     dense_updates: int = field(
         default=0, metadata=_help("The same in optimizer updates, out of max_steps. Give one of the two.")
     )
+    mask_momentum: bool = field(
+        default=False,
+        metadata=_help(
+            "Mask the optimizer's momentum with the weights: when masks are chosen, a pruned weight then holds its "
+            "last step, and else the sum of all since it was pruned, which explodes in empty filters. Not in the paper."
+        ),
+    )
     ema_decay: float | None = field(
         default=None,
         metadata=_help(
@@ -304,10 +311,10 @@ class PruningConfig:
                 f"contradicts dense_epochs {self.dense_epochs:g}",
                 "give one of them",
             )
-        if self.ema_decay and not self.prunes:
-            _refuse(
-                "ema_decay", self.ema_decay, "has no effect where nothing is pruned", "raise target_sparsity above 0"
-            )
+        for name in ("ema_decay", "mask_momentum"):
+            if getattr(self, name) and not self.prunes:
+                rule = "has no effect where nothing is pruned"
+                _refuse(name, getattr(self, name), rule, "raise target_sparsity above 0")
         if self.method == "freeze" and (self.dense_epochs or self.dense_updates):
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             _refuse(name, getattr(self, name), "would undo the zeros that method freeze keeps", "leave it out")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback
 
@@ -121,10 +122,17 @@ class CyclicalPruningTrainer(PushingTrainer):
             return super().create_scheduler(num_training_steps, optimizer)
         recipe = self._recipe(num_training_steps)
         params = self._checked_parameters()
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.eta)
+        optimizer = optimizer or self.optimizer
+        self.lr_scheduler = LambdaLR(optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        floor = self.pruning.resolved("layer_floor")
-        self.pruner = TVPGD(params, recipe, scope=self.pruning.scope, layer_floor=floor, replicas=copies(self))
+        self.pruner = TVPGD(
+            params,
+            recipe,
+            scope=self.pruning.scope,
+            layer_floor=self.pruning.resolved("layer_floor"),
+            replicas=copies(self),
+            mask_momentum_of=_inner(optimizer) if self.pruning.mask_momentum else None,
+        )
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
         self.report = new_report(self.pruning, self.model, self.pruner, self._learning_rate)
@@ -317,3 +325,7 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     def _learning_rate(self, t: int) -> float:
         return self.lr_scheduler.base_lrs[0] * self.recipe.eta(t)
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer

@@ -106,6 +106,7 @@ def tv_pgd(
     loss: Callable[[nn.Module, Any, Any], Tensor] = model_loss,
     scope: str = "local",
     project_at: Callable[[int], bool] = lambda t: True,
+    mask_momentum: bool = False,
 ) -> Run:
     """Train `model` in place by Algorithm 1.
 
@@ -118,6 +119,7 @@ def tv_pgd(
         loss: The loss, from model, inputs and labels.
         scope: "local" or "global".
         project_at: When line 7 is executed.
+        mask_momentum: Whether line 7 is also executed on the optimizer's momentum.
     """
     params = {name: p for name, p in model.named_parameters() if name in names}
     masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in params.items()}
@@ -136,6 +138,9 @@ def tv_pgd(
         if project_at(t):
             for name, p in params.items():
                 p.data[~masks[name]] = 0  # line 7
+                if mask_momentum:
+                    state = optimizer.state[p]
+                    state["momentum_buffer" if "momentum_buffer" in state else "exp_avg"][~masks[name]] = 0
         history.append(masks)
     return Run(masks, {name: value.clone() for name, value in model.state_dict().items()}, history)
 
@@ -149,7 +154,8 @@ def reference_run(
     k: int,
     delta_t: int,
     names: Sequence[str],
+    **options: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Cyclical pruning of `model`, in place, over all the updates: the last masks and the model's state."""
-    run = tv_pgd(model, updates, make_optimizer, Cyclical(s_t, len(updates), k, delta_t), names=names)
+    run = tv_pgd(model, updates, make_optimizer, Cyclical(s_t, len(updates), k, delta_t), names=names, **options)
     return run.masks, run.weights

@@ -57,10 +57,10 @@ def assert_same_run(a, b, exact=False):
 
 
 class TestTwoProcessesAgainstOne:
-    @pytest.mark.parametrize("scope", ["local", "global"])
+    @pytest.mark.parametrize("changed", [{}, {"scope": "global"}, {"mask_momentum": True}], ids=str)
     @pytest.mark.parametrize("mode", MODES)
-    def test_masks_and_weights(self, tmp_path, mode, scope):
-        pruning = PRUNING | {"scope": scope}
+    def test_masks_and_weights(self, tmp_path, mode, changed):
+        pruning = PRUNING | changed
         one = run(0, tmp_path / "one", "one", pruning=pruning)
         two = on_processes(2, run, tmp_path / "two", mode, None, pruning)
         assert [r["processes"] for r in two] == [2, 2]
@@ -74,7 +74,7 @@ class TestResume:
     @pytest.mark.parametrize("mode", MODES)
     def test_goes_on_as_if_nothing_had_happened(self, tmp_path, mode, method):
         pruning = PRUNING if method == "cyclical" else {"method": method, "target_sparsity": 0.7, "delta_t": 3}
-        pruning = pruning | {"ema_decay": 0.7}
+        pruning = pruning | {"ema_decay": 0.7, "mask_momentum": True}
         whole = on_processes(2, run_and_resume, tmp_path, mode, pruning, SAVES)
         for first, again in whole:
             assert_same_run(first, again, exact=True)

@@ -10,6 +10,7 @@ from transformers import Trainer
 
 
 class TestEqualsTheReference:
+    @pytest.mark.parametrize("mask_momentum", [False, True])
     @pytest.mark.parametrize("accumulation", [1, 3])
     @pytest.mark.parametrize(
         ("optim", "make_optimizer"),
@@ -19,9 +20,10 @@ class TestEqualsTheReference:
         ],
         ids=["sgd", "adamw"],
     )
-    def test_masks_and_weights(self, make_trainer, optim, make_optimizer, accumulation):
+    def test_masks_and_weights(self, make_trainer, optim, make_optimizer, accumulation, mask_momentum):
         updates = 24
-        trainer = make_trainer(CYCLICAL, max_steps=updates, gradient_accumulation_steps=accumulation, **optim)
+        pruning = CYCLICAL | {"mask_momentum": mask_momentum}
+        trainer = make_trainer(pruning, max_steps=updates, gradient_accumulation_steps=accumulation, **optim)
         trainer.train()
 
         model, data = TinyNet(), TinyImages()
@@ -35,6 +37,7 @@ class TestEqualsTheReference:
             k=2,
             delta_t=3,
             names=["conv.weight", "hidden.weight", "head.weight"],
+            mask_momentum=mask_momentum,
         )
 
         for name, mask in masks.items():

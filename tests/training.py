@@ -46,11 +46,12 @@ def cross_entropy(model, inputs, labels):
 class Training:
     """A plain PyTorch loop with TVPGD, one update at a time."""
 
-    def __init__(self, recipe: Recipe, make_optimizer=sgd, scope="local", model=None):
+    def __init__(self, recipe: Recipe, make_optimizer=sgd, scope="local", model=None, mask_momentum=False):
         self.model = make_model() if model is None else model
         self.optimizer = make_optimizer(self.model.parameters())
         self.scheduler = LambdaLR(self.optimizer, recipe.eta)
-        self.pruner = TVPGD(prunable_parameters(self.model), recipe, scope=scope)
+        masked = self.optimizer if mask_momentum else None
+        self.pruner = TVPGD(prunable_parameters(self.model), recipe, scope=scope, mask_momentum_of=masked)
 
     def learn(self, batch):
         """Line 3 of Algorithm 1."""

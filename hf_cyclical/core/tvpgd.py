@@ -7,9 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from .errors import PruningError
 from .masks import Scope, apply_masks_, magprune
+from .momentum import momenta, refuse_without_momentum
 from .processes import Shards, local, part, refuse_different, restored, whole
 from .recipes import Recipe
 from .selection import Masks
@@ -19,8 +21,8 @@ class TVPGD:
     """Time-varying projected gradient descent: call `step` right after every `optimizer.step()`.
 
     The weights are masked in place, so that outside the optimizer's step the model is an ordinary sparse model.
-    Gradients and optimizer state are left alone: a pruned weight carries its update when masks are chosen, which is
-    what lets the right weights return.
+    Gradients are left alone, and so is the optimizer's state unless `mask_momentum_of` asks for it: a pruned weight
+    carries its update when masks are chosen, which is what lets the right weights return.
 
     Attributes:
         params: The weights to prune, by name.
@@ -28,6 +30,8 @@ class TVPGD:
         scope: "local", "global" or "lamp" magprune, and `layer_floor` the guard of "global".
         replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
             across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
+        mask_momentum_of: The optimizer, if its momentum is to be masked whenever the weights are. A pruned weight then
+            carries the step of one gradient, and else the sum of all since it was pruned, which is what momentum is.
         masks: The masks M, True where a weight is kept; of weights that are split, those of the part that is here.
         t: The update that `step` handles next.
         s_now: The sparsity of the last choice of masks.
@@ -52,12 +56,16 @@ class TVPGD:
         scope: Scope = "local",
         layer_floor: float | None = None,
         replicas: dist.ProcessGroup | None = None,
+        mask_momentum_of: Optimizer | None = None,
     ) -> None:
         self.params = dict(params)
         self.recipe = recipe
         self.scope: Scope = scope
         self.layer_floor = layer_floor
         self.replicas = replicas
+        self.mask_momentum_of = mask_momentum_of
+        if mask_momentum_of is not None:
+            refuse_without_momentum(mask_momentum_of)
         self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
             name: local(p) != 0 if recipe.keep_zeros else torch.ones_like(local(p), dtype=torch.bool)
@@ -79,6 +87,8 @@ class TVPGD:
                 refuse_different(self.masks, self.replicas)
         if recipe.project_at(t):
             apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
+            if self.mask_momentum_of is not None:
+                apply_masks_(momenta(self.mask_momentum_of, self.params), self.masks)
         self.t += 1
         return renewed
 

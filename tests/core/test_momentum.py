@@ -1,0 +1,101 @@
+"""Masks on the optimizer's momentum, too."""
+
+import pytest
+import reference
+import torch
+from torch import nn
+from training import NAMES, T, Training, adamw, assert_equal, cross_entropy, make_batches, make_model, sgd
+
+from hf_cyclical.core import TVPGD, PruningError, Recipe, cyclical, gradual_recovery, with_dense_start
+
+
+def pushed(masked):
+    """Weights 3, 2, 1 and gradients of -0.1 for 6 updates at a rate of 1; s is 1/3 from update 0 on, 0 from 5 on."""
+    model = nn.Linear(3, 1, bias=False)
+    model.weight.data = torch.tensor([[3.0, 2.0, 1.0]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    recipe = Recipe(
+        s=lambda t: 1 / 3 if t < 5 else 0.0,
+        eta=lambda t: 1.0,
+        update_at=lambda t: t in (0, 5),
+        cycles=(range(6),),
+    )
+    pruner = TVPGD({"weight": model.weight}, recipe, mask_momentum_of=optimizer if masked else None)
+    for _ in range(6):
+        model.weight.grad = torch.full((1, 3), -0.1)
+        optimizer.step()
+        pruner.step()
+    return model.weight.tolist()[0]
+
+
+def test_a_weight_returns_with_one_gradient_step_and_not_with_the_sum_of_many():
+    *_, masked = pushed(True)
+    assert masked == pytest.approx(0.1)
+    *_, unmasked = pushed(False)
+    assert unmasked == pytest.approx(0.1 * sum(0.9**i for i in range(6)))  # 0.469
+
+
+def test_kept_weights_keep_their_momentum():
+    assert pushed(True)[:2] == pytest.approx(pushed(False)[:2])
+
+
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+def test_equals_the_reference(make_optimizer):
+    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, mask_momentum=True)
+    history = training.run()
+    oracle = reference.tv_pgd(
+        make_model(),
+        [[batch] for batch in make_batches()],
+        make_optimizer,
+        reference.Cyclical(0.9, T, k=3, delta_t=4),
+        names=NAMES,
+        loss=cross_entropy,
+        mask_momentum=True,
+    )
+    for masks, expected in zip(history, oracle.history, strict=True):
+        assert_equal(masks, expected)
+    assert_equal(training.weights(), oracle.weights)
+
+
+def momenta_of_pruned(training):
+    state = training.optimizer.state
+    return torch.cat(
+        [state[p]["momentum_buffer"][~training.pruner.masks[name]] for name, p in training.pruner.params.items()]
+    )
+
+
+def test_momentum_is_masked_whenever_the_weights_are():
+    training = Training(gradual_recovery(0.9, T, delta_t=8), mask_momentum=True)
+    for t, batch in enumerate(make_batches()):
+        training.update(batch)
+        if t >= 8:
+            assert bool(momenta_of_pruned(training).any()) == training.pruner.dense
+
+
+def test_a_dense_start_is_left_alone():
+    recipe = with_dense_start(cyclical(0.9, T - 10, k=2), 10)
+    plain, masked = Training(recipe), Training(recipe, mask_momentum=True)
+    plain.run(make_batches()[:10])
+    masked.run(make_batches()[:10])
+    assert_equal(plain.weights(), masked.weights())
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "words"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), "SGD has no momentum"),
+        (lambda p: torch.optim.Adagrad(p), "Adagrad has no momentum"),
+    ],
+)
+def test_an_optimizer_without_momentum_is_refused(make_optimizer, words):
+    with pytest.raises(PruningError, match=words):
+        Training(cyclical(0.9, T), make_optimizer, mask_momentum=True)
+
+
+def test_momentum_that_is_kept_in_an_unknown_way_is_refused():
+    training = Training(cyclical(0.9, T), mask_momentum=True)
+    training.learn(make_batches()[0])
+    for state in training.optimizer.state.values():
+        state["state1"] = state.pop("momentum_buffer")
+    with pytest.raises(PruningError, match=r"SGD keeps state1 of 0\.weight"):
+        training.pruner.step()
