@@ -97,7 +97,7 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
             "state does not carry over: resume as it was made, on any number of processes"
         )
-    there = state["settings"]
+    there = {"mask_momentum": False} | state["settings"]  # older checkpoints do not have it
     for name in settings:
         if there.get(name) != settings[name]:
             raise PruningError(

@@ -17,7 +17,7 @@ LrShape = Literal["drop", "cosine", "linear", "constant"]
 # Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
 _LR = {"lr_shape", "lr_drop_at", "lr_drop_factor"}
 _TARGET = {"target_sparsity", "layer_floor"}
-_RISE = {"schedule", "delta_t", "ramp_fraction"} | _TARGET | _LR
+_RISE = {"schedule", "delta_t", "ramp_fraction", "mask_momentum"} | _TARGET | _LR
 _SETTINGS: dict[Method, set[str]] = {
     "cyclical": _RISE | {"cycles", "init_sparsity"},
     "gradual": _RISE,
@@ -25,7 +25,7 @@ _SETTINGS: dict[Method, set[str]] = {
     "cyclical_lr": _RISE | {"cycles"},
     "iterative": {"cycles"} | _TARGET | _LR,
     "one_shot": _TARGET | _LR,
-    "pgd": _TARGET,
+    "pgd": {"mask_momentum"} | _TARGET,
     "freeze": {"cycles"} | _LR,
 }
 _DEFAULTS: dict[str, Any] = {
@@ -140,8 +140,8 @@ class PruningConfig:
     mask_momentum: bool = field(
         default=False,
         metadata=_help(
-            "Mask the optimizer's momentum with the weights: when masks are chosen, a pruned weight then holds its "
-            "last step, and else the sum of all since it was pruned, which explodes in empty filters. Not in the paper."
+            "Mask the optimizer's momentum with the weights, so that a weight returns with the steps since it was last "
+            "masked and not with the sum of all since it was pruned, which explodes in empty filters. Not in the paper."
         ),
     )
     ema_decay: float | None = field(
@@ -256,6 +256,8 @@ class PruningConfig:
                 hint = f"did you mean {near[0]}?" if near else "choose one of them"
                 _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
 
+        if not isinstance(self.mask_momentum, bool):
+            _refuse("mask_momentum", self.mask_momentum, "must be true or false", "write one of them")
         for name in ("include", "exclude"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or not all(isinstance(v, str) for v in value)):
@@ -292,8 +294,9 @@ class PruningConfig:
 
     def _check_contradictions(self) -> None:
         for name in sorted(set().union(*_SETTINGS.values())):
-            if getattr(self, name) is not None and not applies(self.method, name):
-                _refuse(name, getattr(self, name), f"has no meaning for method {self.method}", "leave it out")
+            value = getattr(self, name)
+            if value is not None and value is not False and not applies(self.method, name):
+                _refuse(name, value, f"has no meaning for method {self.method}", "leave it out")
         if self.init_sparsity is not None and self.cycles == 1:
             _refuse("init_sparsity", self.init_sparsity, "is for cycles 2 to k, and cycles is 1", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity"):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback
 
@@ -19,6 +18,7 @@ from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_paramet
 from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
+from .optimizers import refuse_other_schedules, refuse_planned_without_momentum, unwrapped
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, PruningReport
 from .run_report import layer_reports, new_report, zeros
@@ -56,7 +56,7 @@ class CyclicalPruningTrainer(PushingTrainer):
             return
         # Some image heads of transformers take **kwargs and drop them; the Trainer would then scale the loss wrongly.
         self.model_accepts_loss_kwargs = False
-        self._refuse_other_schedules()
+        refuse_other_schedules(self)
         refuse_untested(self)
         prepare_for_fsdp(self)
         self.callback_handler.callbacks.insert(0, ProjectionCallback(self))
@@ -85,7 +85,9 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
-        self._checked_parameters()
+        params = self._checked_parameters()
+        if self.pruning.mask_momentum:
+            refuse_planned_without_momentum(self, params)
         return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
 
     @property
@@ -131,7 +133,7 @@ class CyclicalPruningTrainer(PushingTrainer):
             scope=self.pruning.scope,
             layer_floor=self.pruning.resolved("layer_floor"),
             replicas=copies(self),
-            mask_momentum_of=_inner(optimizer) if self.pruning.mask_momentum else None,
+            mask_momentum_of=unwrapped(optimizer) if self.pruning.mask_momentum else None,
         )
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
@@ -306,26 +308,5 @@ class CyclicalPruningTrainer(PushingTrainer):
             raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
         return params
 
-    def _refuse_other_schedules(self) -> None:
-        if self.args.optim.startswith("schedule_free"):
-            raise PruningError(
-                f"optim {self.args.optim.value!r} evaluates and saves other weights than it trains, which the masks do "
-                "not reach: use sgd, adamw_torch or another optimizer, with ema_decay for averaged weights"
-            )
-        if self.lr_scheduler is not None:
-            raise PruningError(
-                "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"
-            )
-        if self.args.lr_scheduler_type != "linear" or self.args.get_warmup_steps(1000):
-            schedule, warmup = self.args.lr_scheduler_type.value, self.args.warmup_steps
-            raise PruningError(
-                f"lr_scheduler_type {schedule!r} with warmup_steps {warmup!r} has no effect, as the recipe sets the "
-                "learning rate: leave them out, and use lr_shape"
-            )
-
     def _learning_rate(self, t: int) -> float:
         return self.lr_scheduler.base_lrs[0] * self.recipe.eta(t)
-
-
-def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer

@@ -91,6 +91,12 @@ def test_a_name_near_none_is_refused_with_all_the_names_there_are(field, value, 
     assert message == f"{field} {value!r} is not one of {', '.join(names)}: choose one of them"
 
 
+@pytest.mark.parametrize("value", ["false", 0.5, None])
+def test_a_switch_is_true_or_false(value):
+    message = refusal(PruningConfig, mask_momentum=value)
+    assert message == f"mask_momentum {value!r} must be true or false: write one of them"
+
+
 # Contradictions ------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +116,9 @@ def test_a_name_near_none_is_refused_with_all_the_names_there_are(field, value, 
         ("freeze", "target_sparsity", 0.9),
         ("freeze", "delta_t", 100),
         ("freeze", "layer_floor", 0.1),
+        ("one_shot", "mask_momentum", True),
+        ("iterative", "mask_momentum", True),
+        ("freeze", "mask_momentum", True),
     ],
 )
 def test_a_setting_that_the_method_lacks_is_refused(method, field, value):

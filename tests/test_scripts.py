@@ -134,6 +134,11 @@ def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_p
         (["--optim_args", "momentum"], "optim_args 'momentum' must be pairs"),
         (["--report_to", "nobody"], "nobody"),
         (["--dataset_name", "x", "--model_name_or_path", "y", "--streaming"], "streaming needs max_steps"),
+        (
+            ["--mask_momentum", "--optim", "sgd", "--optim_args", "momentum=0"],
+            "mask_momentum True has no effect on SGD without momentum",
+        ),
+        (["--mask_momentum", "--optim", "adagrad"], "does not know where Adagrad keeps its momentum"),
         (["--lr_scheduler_type", "cosine"], "lr_scheduler_type 'cosine'"),
     ],
 )

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from tiny import CYCLICAL, TinyNet, same_weights
+from tiny import CYCLICAL, OrderedPruningTrainer, TinyNet, same_weights
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hf_cyclical import PruningError, prunable_parameters
@@ -79,6 +79,7 @@ class TestResume:
             ({}, {"seed": 3}, "seed is 42 there, 3 here"),
             ({}, {"optim": "adamw_torch", "optim_args": None}, "optim is 'sgd' there, 'adamw_torch' here"),
             ({"ema_decay": 0.9}, {}, "ema_decay is None there, 0.9 here"),
+            ({"mask_momentum": True}, {}, "mask_momentum is False there, True here"),
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(self, make_trainer, tmp_path, changed, arguments, words):
@@ -86,6 +87,17 @@ class TestResume:
         trainer = make_trainer(CYCLICAL | changed, **({"max_steps": 12} | arguments))
         with pytest.raises(PruningError, match=words):
             trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
+
+    def test_a_checkpoint_from_before_a_setting_existed_goes_on_without_it(self, make_trainer, tmp_path):
+        class Older(OrderedPruningTrainer):
+            def settings(self):
+                return {name: value for name, value in super().settings().items() if name != "mask_momentum"}
+
+        make_trainer(CYCLICAL, kind=Older, max_steps=12, save_strategy="steps", save_steps=8).train()
+        checkpoint = str(tmp_path / "run" / "checkpoint-8")
+        make_trainer(CYCLICAL, max_steps=12).train(resume_from_checkpoint=checkpoint)
+        with pytest.raises(PruningError, match="mask_momentum is False there, True here"):
+            make_trainer(CYCLICAL | {"mask_momentum": True}, max_steps=12).train(resume_from_checkpoint=checkpoint)
 
     def test_true_stands_for_the_last_checkpoint_and_is_checked_alike(self, make_trainer):
         with pytest.raises(PruningError, match="holds no checkpoint"):

@@ -3,6 +3,7 @@
 import timm
 import torch
 import transformers
+from packed.sparse_weights import same_tensors
 
 from hf_cyclical import magprune, prunable_parameters
 from hf_cyclical.core.masks import apply_masks_
@@ -93,9 +94,7 @@ def same(a, b):
 
 def assert_same_model(a, b, pixels):
     """Equal bit for bit in what is saved. What comes out may be rounded otherwise if memory is aligned otherwise."""
-    ours, theirs = a.state_dict(), b.state_dict()
-    assert list(ours) == list(theirs)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert same_tensors(a.state_dict(), b.state_dict())
     expected = logits(b, pixels)
     torch.testing.assert_close(logits(a, pixels), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 

@@ -3,37 +3,47 @@
 from collections.abc import Mapping
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 
 from .errors import PruningError
 
-_NAMES = ("momentum_buffer", "exp_avg")  # of SGD and RMSprop; of Adam and its kin
+# Others may keep more than one momentum, or keep it compressed or in an optimizer of their own.
+_BUFFERS: dict[type[Optimizer], str] = {
+    SGD: "momentum_buffer",
+    RMSprop: "momentum_buffer",
+    Adam: "exp_avg",
+    Adamax: "exp_avg",
+    NAdam: "exp_avg",
+    RAdam: "exp_avg",
+}
+_REMEDY = "use sgd with momentum or adamw_torch, or leave mask_momentum out"
 
 
-def refuse_without_momentum(optimizer: Optimizer) -> None:
-    """Raise a PruningError if there is nothing that could be masked."""
-    if not all(group.get("momentum") or group.get("betas", (0,))[0] for group in optimizer.param_groups):
-        raise PruningError(
-            f"{type(optimizer).__name__} has no momentum to mask: give it some, or leave mask_momentum out"
-        )
+def momentum_name(kind: type[Optimizer]) -> str:
+    """Under which name optimizers of this kind keep the momentum of a weight.
+
+    Raises:
+        PruningError: If that is not known.
+    """
+    for known, name in _BUFFERS.items():
+        if issubclass(kind, known):
+            return name
+    raise PruningError(f"mask_momentum True does not know where {kind.__name__} keeps its momentum: {_REMEDY}")
+
+
+def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
+    """Raise a PruningError if there is no momentum of these weights that could be masked."""
+    momentum_name(type(optimizer))
+    pruned = {id(p) for p in params.values()}
+    for group in optimizer.param_groups:
+        has_momentum = group.get("momentum") or group.get("betas", (0,))[0]
+        if not has_momentum and any(id(p) in pruned for p in group["params"]):
+            kind = type(optimizer).__name__
+            raise PruningError(f"mask_momentum True has no effect on {kind} without momentum: {_REMEDY}")
 
 
 def momenta(optimizer: Optimizer, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The momentum of each weight that has been updated, by the weight's name.
-
-    Raises:
-        PruningError: If the optimizer keeps it in a way that this package does not know.
-    """
-    found = {}
-    for name, p in params.items():
-        state = optimizer.state.get(p)
-        if not state:  # nothing to update it with yet
-            continue
-        known = [state[key] for key in _NAMES if key in state]
-        if len(known) != 1 or known[0].shape != p.shape:
-            raise PruningError(
-                f"{type(optimizer).__name__} keeps {', '.join(map(str, state))} of {name}, among which its momentum is "
-                "not known: use sgd or adamw_torch, or leave mask_momentum out"
-            )
-        found[name] = known[0]
-    return found
+    """The momentum of each weight that has any yet, by the weight's name."""
+    key = momentum_name(type(optimizer))
+    found = {name: optimizer.state.get(p, {}).get(key) for name, p in params.items()}
+    return {name: momentum for name, momentum in found.items() if momentum is not None}

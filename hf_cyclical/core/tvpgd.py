@@ -31,7 +31,7 @@ class TVPGD:
         replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
             across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
         mask_momentum_of: The optimizer, if its momentum is to be masked whenever the weights are. A pruned weight then
-            carries the step of one gradient, and else the sum of all since it was pruned, which is what momentum is.
+            carries the steps since it was last masked, and else the sum of all since it was pruned.
         masks: The masks M, True where a weight is kept; of weights that are split, those of the part that is here.
         t: The update that `step` handles next.
         s_now: The sparsity of the last choice of masks.
@@ -65,7 +65,7 @@ class TVPGD:
         self.replicas = replicas
         self.mask_momentum_of = mask_momentum_of
         if mask_momentum_of is not None:
-            refuse_without_momentum(mask_momentum_of)
+            refuse_without_momentum(mask_momentum_of, self.params)
         self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
             name: local(p) != 0 if recipe.keep_zeros else torch.ones_like(local(p), dtype=torch.bool)

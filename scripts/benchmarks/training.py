@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import os
 import tempfile
 import threading
 import time
@@ -140,7 +141,7 @@ def overhead(options: argparse.Namespace) -> list[Row]:
 
 def use_one_heap() -> None:
     """Let all threads allocate in one place, where the C library can: each would get a heap of its own."""
-    library = ctypes.CDLL(None)
+    library = ctypes.CDLL(None) if os.name == "posix" else None
     if hasattr(library, "mallopt"):
         library.mallopt(M_ARENA_MAX, 1)
 

@@ -58,10 +58,12 @@ def test_equals_the_reference(make_optimizer):
 
 
 def momenta_of_pruned(training):
-    state = training.optimizer.state
-    return torch.cat(
-        [state[p]["momentum_buffer"][~training.pruner.masks[name]] for name, p in training.pruner.params.items()]
-    )
+    found = []
+    for name, p in training.pruner.params.items():
+        state = training.optimizer.state[p]
+        momentum = state["momentum_buffer" if "momentum_buffer" in state else "exp_avg"]
+        found.append(momentum[~training.pruner.masks[name]])
+    return torch.cat(found)
 
 
 def test_momentum_is_masked_whenever_the_weights_are():
@@ -83,19 +85,38 @@ def test_a_dense_start_is_left_alone():
 @pytest.mark.parametrize(
     ("make_optimizer", "words"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1), "SGD has no momentum"),
-        (lambda p: torch.optim.Adagrad(p), "Adagrad has no momentum"),
+        (
+            lambda p: torch.optim.SGD(p, lr=0.1),
+            "no effect on SGD without momentum: use sgd with momentum or adamw_torch",
+        ),
+        (lambda p: torch.optim.Adam(p, betas=(0.0, 0.9)), "no effect on Adam without momentum"),
+        (lambda p: torch.optim.Adagrad(p), "does not know where Adagrad keeps its momentum"),
     ],
 )
-def test_an_optimizer_without_momentum_is_refused(make_optimizer, words):
+def test_an_optimizer_without_momentum_that_we_know_is_refused(make_optimizer, words):
     with pytest.raises(PruningError, match=words):
         Training(cyclical(0.9, T), make_optimizer, mask_momentum=True)
 
 
-def test_momentum_that_is_kept_in_an_unknown_way_is_refused():
-    training = Training(cyclical(0.9, T), mask_momentum=True)
-    training.learn(make_batches()[0])
-    for state in training.optimizer.state.values():
-        state["state1"] = state.pop("momentum_buffer")
-    with pytest.raises(PruningError, match=r"SGD keeps state1 of 0\.weight"):
-        training.pruner.step()
+def test_weights_that_are_not_pruned_may_do_without_momentum():
+    def make_optimizer(params):
+        params = list(params)
+        groups = [
+            {"params": [p for p in params if p.dim() == 1]},
+            {"params": [p for p in params if p.dim() > 1], "momentum": 0.9},
+        ]
+        return torch.optim.SGD(groups, lr=0.1)
+
+    training = Training(cyclical(0.9, T, k=2), make_optimizer, mask_momentum=True)
+    training.run()
+    assert not momenta_of_pruned(training).any()
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.RMSprop, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam]
+)
+def test_every_optimizer_that_we_know(kind):
+    options = {"momentum": 0.9} if kind is torch.optim.RMSprop else {}
+    training = Training(cyclical(0.9, T, k=2), lambda p: kind(p, lr=0.01, **options), mask_momentum=True)
+    training.run()
+    assert not momenta_of_pruned(training).any()

@@ -1,0 +1,47 @@
+"""What CyclicalPruningTrainer asks of optimizer and scheduler before training starts."""
+
+from collections.abc import Mapping
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from torch.optim import Optimizer
+from transformers import Trainer
+
+from .core import PruningError
+from .core.momentum import momentum_name, refuse_without_momentum
+
+
+def refuse_other_schedules(trainer: Trainer) -> None:
+    """Raise a PruningError if the learning rate, or the weights that are evaluated, would not be the recipe's."""
+    args = trainer.args
+    if args.optim.startswith("schedule_free"):
+        raise PruningError(
+            f"optim {args.optim.value!r} evaluates and saves other weights than it trains, which the masks do "
+            "not reach: use sgd, adamw_torch or another optimizer, with ema_decay for averaged weights"
+        )
+    if trainer.lr_scheduler is not None:
+        raise PruningError(
+            "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"
+        )
+    if args.lr_scheduler_type != "linear" or args.get_warmup_steps(1000):
+        schedule, warmup = args.lr_scheduler_type.value, args.warmup_steps
+        raise PruningError(
+            f"lr_scheduler_type {schedule!r} with warmup_steps {warmup!r} has no effect, as the recipe sets the "
+            "learning rate: leave them out, and use lr_shape"
+        )
+
+
+def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch.Tensor]) -> None:
+    """As `refuse_without_momentum`, for the optimizer that the trainer has or is going to make."""
+    if trainer.optimizer is not None:
+        refuse_without_momentum(unwrapped(trainer.optimizer), params)
+        return
+    kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    momentum_name(kind)
+    stand_in = torch.nn.Parameter(torch.zeros(1))
+    refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that holds the state, without Accelerate's wrapper."""
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
