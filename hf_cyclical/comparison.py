@@ -93,6 +93,10 @@ def read_json(path: Path) -> Any:
 def check_folder(folder: Path, setting: Setting) -> None:
     """Refuse a folder that holds another experiment, or something else."""
     path = folder / EXPERIMENT_NAME
+    # Before we look for the experiment: another process may be making it. What it has on the way there is hidden.
+    others = folder.exists() and (
+        not folder.is_dir() or any(not file.name.startswith(".") for file in folder.iterdir())
+    )
     if path.exists():
         there, here = dataclasses.asdict(Setting.from_dict(read_json(path), path)), dataclasses.asdict(setting)
         for name, value in here.items():
@@ -101,7 +105,7 @@ def check_folder(folder: Path, setting: Setting) -> None:
                     f"{folder} holds another experiment: {name} is {there[name]!r} there, {value!r} here: "
                     "name another output_dir"
                 )
-    elif folder.exists() and (not folder.is_dir() or any(path.name != _LOCKS for path in folder.iterdir())):
+    elif others:
         raise PruningError(f"{folder} is there and holds something else: name another output_dir")
 
 

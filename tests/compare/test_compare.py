@@ -6,6 +6,7 @@ import shutil
 import signal
 import statistics
 import sys
+from pathlib import Path
 
 import pytest
 from started import interrupt, run, start, wait_for
@@ -13,7 +14,7 @@ from transformers import TrainerCallback
 
 from hf_cyclical import load_report
 from hf_cyclical.command_line import INTERRUPTED
-from hf_cyclical.comparison import claimed
+from hf_cyclical.comparison import Setting, check_folder, claimed
 from hf_cyclical.runs import Run
 
 from .conftest import SHORT, TWO
@@ -260,6 +261,20 @@ def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
     assert code == 2
     assert "holds something else: name another output_dir" in err
     assert snapshot(tmp_path / "out") == {tmp_path / "out" / "thesis.txt": b"years of work"}
+
+
+def test_a_folder_that_another_process_is_making_is_not_something_else(tmp_path, monkeypatch):
+    def is_there(path):
+        there = exists(path)
+        if path.name == "experiment.json":
+            path.write_text("made right after we looked")
+        return there
+
+    exists = Path.exists
+    (tmp_path / ".locks").mkdir()
+    (tmp_path / ".experiment.json.new").write_text("half of it")
+    monkeypatch.setattr(Path, "exists", is_there)
+    check_folder(tmp_path, Setting("digits", 1.0, "cifar_resnet8", "digits", []))
 
 
 @pytest.mark.parametrize(
