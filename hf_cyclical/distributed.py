@@ -1,5 +1,6 @@
 """Several processes: which ways of running them are supported, and what has to be the same on all of them."""
 
+import gc
 import os
 
 import torch
@@ -100,3 +101,14 @@ def _several() -> bool:
 
 def _no_embeddings() -> None:
     return None
+
+
+def leave_group() -> None:
+    """End the threads with which a script's processes spoke on the CPU, once all is said.
+
+    A thread that is late to let go of the last tensor finds Python ending, and aborts the process. NCCL has no such
+    threads, and would have the processes that are done wait for the one that pushes.
+    """
+    if _several() and "nccl" not in dist.get_backend_config():
+        gc.collect()  # what holds the group, such as a model of DDP, holds its threads
+        dist.destroy_process_group()

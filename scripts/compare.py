@@ -44,7 +44,7 @@ from hf_cyclical.comparison import (
 )
 from hf_cyclical.config import PruningConfig, applies
 from hf_cyclical.data import ImageData, load_image_data
-from hf_cyclical.distributed import any_process
+from hf_cyclical.distributed import any_process, leave_group
 from hf_cyclical.experiments import EXPERIMENTS, Experiment, epochs_of
 from hf_cyclical.files import write_text
 from hf_cyclical.plots import plot_comparison
@@ -266,4 +266,6 @@ def _drop_checkpoints(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    leave_group()
+    sys.exit(code)

@@ -20,6 +20,7 @@ import transformers
 from hf_cyclical import CyclicalPruningTrainer, PruningError
 from hf_cyclical.arguments import Arguments, parse_arguments
 from hf_cyclical.command_line import INTERRUPTED, fail, stopped_pushing, without_resume, without_secrets
+from hf_cyclical.distributed import leave_group
 from hf_cyclical.hub import create_repository, push, push_command
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.plots import FIGURE_NAME
@@ -109,4 +110,6 @@ def print_on_main(trainer: CyclicalPruningTrainer, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    leave_group()
+    sys.exit(code)

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from hf_cyclical.distributed import leave_group
+
 # A server that has the imports behind it forks the processes: importing anew in each would take longer than the tests.
 multiprocessing.set_forkserver_preload(["hf_cyclical", "torch.distributed.fsdp"])
 
@@ -46,5 +48,4 @@ def _run(rank, n, port, folder, function, args):
         traceback.print_exc(file=sys.stderr)
         result = error
     torch.save(result, Path(folder) / f"{rank}.pt")
-    if dist.is_initialized():  # a script may have ended it
-        dist.destroy_process_group()
+    leave_group()

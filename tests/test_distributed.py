@@ -18,6 +18,7 @@ from transformers import TimmWrapperConfig, TimmWrapperForImageClassification, T
 
 from hf_cyclical import PruningError
 from hf_cyclical.callback import StopOnSignalCallback
+from hf_cyclical.distributed import leave_group
 
 PRUNING = {"target_sparsity": 0.7, "cycles": 2, "delta_t": 3}
 SAVES = {"save_strategy": "steps", "save_steps": 5}
@@ -147,6 +148,23 @@ def test_statistics_of_batch_norm_are_the_same_everywhere(tmp_path, mode):
     assert all(torch.equal(a, b) for a, b in zip(means, other_means, strict=True))
     assert torch.equal(mean, other_mean)
     assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["norm.running_mean"], mean)
+
+
+def threads_of_gloo():
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum("gloo" in name for name in names)
+
+
+def leave(rank, folder):
+    run(rank, folder, "ddp")
+    before = threads_of_gloo()
+    leave_group()
+    return before > 0, threads_of_gloo()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+def test_no_thread_outlives_the_group(tmp_path):
+    assert on_processes(2, leave, tmp_path) == [(True, 0)] * 2
 
 
 def losses_of_families(rank, folder, mode):
