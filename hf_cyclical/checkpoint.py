@@ -3,6 +3,7 @@
 Tensors are stored in one piece whatever the number of processes, so that a run can go on with another number of them.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
 from .average import WeightAverage
+from .config import PruningConfig
 from .core import TVPGD, PruningError, RecoveryTracker
 from .manifest import has_manifest, refuse_damaged
 from .report import PruningReport
@@ -97,7 +99,8 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
             "state does not carry over: resume as it was made, on any number of processes"
         )
-    there = {"mask_momentum": False} | state["settings"]  # older checkpoints do not have it
+    defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
+    there = defaults | state["settings"]  # a checkpoint may be older than a setting
     for name in settings:
         if there.get(name) != settings[name]:
             raise PruningError(

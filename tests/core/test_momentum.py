@@ -1,10 +1,9 @@
 """Masks on the optimizer's momentum, too."""
 
 import pytest
-import reference
 import torch
 from torch import nn
-from training import NAMES, T, Training, adamw, assert_equal, cross_entropy, make_batches, make_model, sgd
+from training import T, Training, assert_equal, make_batches
 
 from hf_cyclical.core import TVPGD, PruningError, Recipe, cyclical, gradual_recovery, with_dense_start
 
@@ -37,24 +36,6 @@ def test_a_weight_returns_with_one_gradient_step_and_not_with_the_sum_of_many():
 
 def test_kept_weights_keep_their_momentum():
     assert pushed(True)[:2] == pytest.approx(pushed(False)[:2])
-
-
-@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
-def test_equals_the_reference(make_optimizer):
-    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, mask_momentum=True)
-    history = training.run()
-    oracle = reference.tv_pgd(
-        make_model(),
-        [[batch] for batch in make_batches()],
-        make_optimizer,
-        reference.Cyclical(0.9, T, k=3, delta_t=4),
-        names=NAMES,
-        loss=cross_entropy,
-        mask_momentum=True,
-    )
-    for masks, expected in zip(history, oracle.history, strict=True):
-        assert_equal(masks, expected)
-    assert_equal(training.weights(), oracle.weights)
 
 
 def momenta_of_pruned(training):

@@ -36,10 +36,11 @@ from hf_cyclical.core import (
 )
 
 
+@pytest.mark.parametrize("mask_momentum", [False, True])
 @pytest.mark.parametrize("scope", [*SCOPES, "lamp"])
 @pytest.mark.parametrize("make_optimizer", [sgd, adamw])
-def test_cyclical_pruning_equals_the_reference(make_optimizer, scope):
-    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, scope)
+def test_cyclical_pruning_equals_the_reference(make_optimizer, scope, mask_momentum):
+    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, scope, mask_momentum=mask_momentum)
     history = training.run()
     oracle = reference.tv_pgd(
         make_model(),
@@ -49,6 +50,7 @@ def test_cyclical_pruning_equals_the_reference(make_optimizer, scope):
         names=NAMES,
         loss=cross_entropy,
         scope=scope,
+        mask_momentum=mask_momentum,
     )
     for masks, expected in zip(history, oracle.history, strict=True):
         assert_equal(masks, expected)
