@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
 from .average import WeightAverage
-from .config import PruningConfig
+from .config import PruningConfig, applies
 from .core import TVPGD, PruningError, RecoveryTracker
 from .manifest import has_manifest, refuse_damaged
 from .report import PruningReport
@@ -25,6 +25,7 @@ STATE_NAME = "pruning_state.json"
 TENSORS_NAME = "pruning_state.safetensors"
 FORMAT = 2
 _FLAG_BITS = 4
+_BEFORE = {"row_floor": 0, "mask_momentum": False}  # how runs went before there were these settings
 
 
 def save_state(
@@ -100,9 +101,9 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             "state does not carry over: resume as it was made, on any number of processes"
         )
     defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
-    there = defaults | state["settings"]  # a checkpoint may be older than a setting
+    there = defaults | _BEFORE | state["settings"]  # a checkpoint may be older than a setting
     for name in settings:
-        if there.get(name) != settings[name]:
+        if there.get(name) != settings[name] and applies(settings["method"], name):
             raise PruningError(
                 f"the checkpoint is of another run: {name} is {there.get(name)!r} there, {settings[name]!r} here: "
                 "resume with the settings it was made with"

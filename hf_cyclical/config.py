@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from .core import PruningError, recipes
-from .core.masks import LAYER_FLOOR, Scope
+from .core.masks import LAYER_FLOOR, Scope, default_layer_floor
 from .core.recipes import LrFactor, Recipe, Shape
 
 Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
@@ -16,7 +16,7 @@ LrShape = Literal["drop", "cosine", "linear", "constant"]
 
 # Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
 _LR = {"lr_shape", "lr_drop_at", "lr_drop_factor"}
-_TARGET = {"target_sparsity", "layer_floor"}
+_TARGET = {"target_sparsity", "layer_floor", "row_floor"}
 _RISE = {"schedule", "delta_t", "ramp_fraction", "mask_momentum"} | _TARGET | _LR
 _SETTINGS: dict[Method, set[str]] = {
     "cyclical": _RISE | {"cycles", "init_sparsity"},
@@ -37,6 +37,8 @@ _DEFAULTS: dict[str, Any] = {
     "lr_shape": "drop",
     "lr_drop_at": 0.75,
     "lr_drop_factor": 0.1,
+    "row_floor": 1,
+    "mask_momentum": True,
 }
 
 
@@ -119,8 +121,16 @@ class PruningConfig:
         default=None,
         metadata=_help(
             "With scope global, every layer keeps at least this fraction of an equal share of the weights that stay "
-            f"(their number over that of the layers), as a guard against collapse; {LAYER_FLOOR} if not given, 0 turns "
-            "it off. Not in the paper."
+            f"(their number over that of the layers), as a guard against collapse; if not given, 0, and {LAYER_FLOOR} "
+            "without row_floor. Not in the paper."
+        ),
+    )
+    row_floor: int | None = field(
+        default=None,
+        metadata=_help(
+            "Every row of a weight, that is a filter or an output, keeps at least so many of its largest weights; 1 if "
+            "not given. A filter that has lost all of them returns with far too large weights, or never. 0 turns it "
+            "off, and is Algorithm 1 as printed."
         ),
     )
     include: list[str] | None = field(
@@ -137,11 +147,12 @@ class PruningConfig:
     dense_updates: int = field(
         default=0, metadata=_help("The same in optimizer updates, out of max_steps. Give one of the two.")
     )
-    mask_momentum: bool = field(
-        default=False,
+    mask_momentum: bool | None = field(
+        default=None,
         metadata=_help(
             "Mask the optimizer's momentum with the weights, so that a weight returns with the steps since it was last "
-            "masked and not with the sum of all since it was pruned, which explodes in empty filters. Not in the paper."
+            "masked and not with the sum of all since it was pruned. If not given, true where weights can return and "
+            "the optimizer has a momentum. False is Algorithm 1 as printed."
         ),
     )
     ema_decay: float | None = field(
@@ -174,7 +185,7 @@ class PruningConfig:
         if name in ("lr_drop_at", "lr_drop_factor") and self.resolved("lr_shape") != "drop":
             return None
         if name == "layer_floor" and self.scope == "global":
-            return LAYER_FLOOR
+            return default_layer_floor(self.resolved("row_floor") or 0)
         return _DEFAULTS.get(name)
 
     def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
@@ -256,7 +267,7 @@ class PruningConfig:
                 hint = f"did you mean {near[0]}?" if near else "choose one of them"
                 _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
 
-        if not isinstance(self.mask_momentum, bool):
+        if not isinstance(self.mask_momentum, bool | None):
             _refuse("mask_momentum", self.mask_momentum, "must be true or false", "write one of them")
         for name in ("include", "exclude"):
             value = getattr(self, name)
@@ -274,6 +285,9 @@ class PruningConfig:
         self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
         self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
         self._check("layer_floor", lambda v: 0 <= v <= 1, "in [0, 1]", f"use {LAYER_FLOOR}, or 0 to turn it off")
+        self._check(
+            "row_floor", lambda v: v >= 0, "a whole number of at least 0", "use 1, or 0 to turn it off", whole=True
+        )
         self._check("dense_epochs", lambda v: v >= 0, "0 or more", "use 0 to prune from the start")
         self._check("ema_decay", lambda v: 0 < v < 1, "in (0, 1)", "use 0.999, or leave it out for no average")
         self._check(

@@ -7,8 +7,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
 from transformers import Trainer
 
+from .config import PruningConfig, applies
 from .core import PruningError
-from .core.momentum import momentum_name, refuse_without_momentum
+from .core.momentum import has_momentum, momentum_name, refuse_without_momentum
 
 
 def refuse_other_schedules(trainer: Trainer) -> None:
@@ -40,6 +41,18 @@ def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch
     momentum_name(kind)
     stand_in = torch.nn.Parameter(torch.zeros(1))
     refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
+
+
+def masked_optimizer(
+    pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]
+) -> Optimizer | None:
+    """The optimizer if its momentum is to be masked, which it is unless told otherwise where that means something."""
+    optimizer = unwrapped(optimizer)
+    if pruning.mask_momentum is None:
+        wanted = applies(pruning.method, "mask_momentum") and has_momentum(optimizer, params)
+    else:
+        wanted = pruning.mask_momentum
+    return optimizer if wanted else None
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:

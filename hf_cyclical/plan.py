@@ -7,8 +7,10 @@ from torch import Tensor
 from .config import PruningConfig
 from .core import Recipe
 from .core.masks import kept_locally, least_kept, magprune, near_floor
+from .core.selection import floor_kept
 from .distributed import describe_processes
 from .report import align
+from .run_report import classifier
 from .trainer import CyclicalPruningTrainer
 
 _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
@@ -35,7 +37,7 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
         "",
         _indent(align(_layer_rows(recipe, params, config))),
         "",
-        *_layer_lines(recipe, params, config),
+        *_layer_lines(trainer, recipe, params),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
         "",
         *_mask_lines(recipe),
@@ -51,35 +53,62 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
 def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[list[str]]:
     rows = [["layer", "shape", "weights", "kept at the end"]]
     sizes = {name: p.numel() for name, p in params.items()}
+    row_floor = config.resolved("row_floor") or 0
     least = least_kept(sizes, recipe.s_t, config.resolved("layer_floor") or 0)
+    local = kept_locally(params, recipe.s_t, row_floor) if config.scope == "local" else {}
     for name, p in params.items():
-        kept = f"by rank, {least[name]:,} or more"
+        kept = f"by rank, {max(least[name], floor_kept(p.shape, row_floor)):,} or more"
         if recipe.keep_zeros:
             kept = f"{int(p.count_nonzero()):,}"
         elif config.scope == "local":
-            kept = f"{kept_locally(sizes[name], recipe.s_t):,}"
+            kept = f"{local[name]:,}"
         rows.append([name, "x".join(map(str, p.shape)), f"{sizes[name]:,}", kept])
     return rows
 
 
-def _layer_lines(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[str]:
+def _layer_lines(trainer: CyclicalPruningTrainer, recipe: Recipe, params: Mapping[str, Tensor]) -> list[str]:
     """What to know of how the weights that stay are shared out among the layers."""
-    if recipe.keep_zeros or config.scope == "lamp":
+    config = trainer.pruning
+    if recipe.keep_zeros:
         return []
+    row_floor, lines = config.resolved("row_floor"), []
+    printed = kept_locally(params, recipe.s_t)
     if config.scope == "global":
-        return [*_floor_lines(recipe, params, config.resolved("layer_floor")), ""]
-    left = {name: kept_locally(p.numel(), recipe.s_t) for name, p in params.items()}
-    few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
-    advice = "exclude such layers to keep them dense, or use scope lamp."
-    return [f"  Few weights are left in {', '.join(few)}: {advice}", ""] if few else []
+        lines += _floor_lines(recipe, params, config.resolved("layer_floor"), row_floor)
+    if config.scope == "local":
+        left = kept_locally(params, recipe.s_t, row_floor)
+        few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
+        advice = "exclude such layers to keep them dense, or use scope lamp."
+        lines += [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
+        lines += _row_lines(params, printed, row_floor, classifier(trainer.model, params))
+    return [*lines, ""] if lines else []
 
 
-def _floor_lines(recipe: Recipe, params: Mapping[str, Tensor], floor: float) -> list[str]:
+def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:
+    """The layers that the target leaves fewer weights than they have rows, and what that means."""
+    rows = {name: len(p) for name, p in params.items() if p.dim() > 1}
+    short = [name for name in rows if kept[name] < rows[name]]
+    if not short:
+        return []
+    which = ", ".join(f"{name} {kept[name]} for {rows[name]}" for name in short)
+    lines = [f"  The target leaves some layers fewer weights than filters or outputs: {which}."]
+    if row_floor:
+        return [*lines, f"  They keep {row_floor} of each instead (row_floor), and the other layers make up for it."]
+    if head in short and kept[head] + 1 < rows[head]:
+        # Classes without a weight differ by their biases only: of those, one can win.
+        most = kept[head] + 1
+        lines.append(f"  {head} is the classifier: at most {most} of {rows[head]} classes can be told apart.")
+    return [*lines, "  row_floor 1 keeps a weight of each."]
+
+
+def _floor_lines(recipe: Recipe, params: Mapping[str, Tensor], floor: float, row_floor: int) -> list[str]:
+    if row_floor and not floor:
+        return []
     rule = "one weight at least, and maybe no more"
     if floor:
         rule = f"at least {floor:g} of an equal share of the weights that stay"
     lines = [f"  Every layer keeps {rule} (layer_floor)."]
-    masks = magprune(params, recipe.s_t, "global", layer_floor=floor)
+    masks = magprune(params, recipe.s_t, "global", layer_floor=floor, row_floor=row_floor)
     kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
     near = near_floor(kept, {name: p.numel() for name, p in params.items()}, recipe.s_t, floor)
     if near:

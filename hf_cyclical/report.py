@@ -28,6 +28,7 @@ class LayerReport:
         kept: How many of them stay.
         regrown: How many of these were pruned at any earlier update.
         empty: How many rows of its weight (a convolution's filters) have none left; None in reports of old versions.
+        at_floor: How many of them have just what the floor of the rows keeps; None in reports of old versions.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LayerReport:
     kept: int
     regrown: int
     empty: int | None = None
+    at_floor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class CycleReport:
         learning_rate: Of the cycle's last update.
         at_target: Whether the sparsity is the target and not a stage on the way to it.
         metrics: The evaluation, without prefix; empty if there was none.
+        empty_rows: Rows of all pruned weights, filters and outputs, that have no weight left.
+        floor_rows: Rows that have just what the floor of the rows keeps.
+        largest: The largest magnitude of all pruned weights.
+        classes: Outputs of the classifier that have a weight; None if it is not pruned.
+
+    The last four are None in reports of old versions.
     """
 
     cycle: int
@@ -65,6 +73,10 @@ class CycleReport:
     learning_rate: float
     at_target: bool
     metrics: dict[str, float] = field(default_factory=dict)
+    empty_rows: int | None = None
+    floor_rows: int | None = None
+    largest: float | None = None
+    classes: int | None = None
 
 
 @dataclass

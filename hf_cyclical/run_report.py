@@ -1,8 +1,10 @@
 """What the report of a run says at its start and at its end."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from .config import PruningConfig
 from .core import TVPGD, Recipe, RecoveryTracker
@@ -14,9 +16,11 @@ def new_report(
     pruning: PruningConfig, model: nn.Module, pruner: TVPGD, learning_rate: Callable[[int], float]
 ) -> PruningReport:
     """The report of a run that is about to start."""
-    recipe = pruner.recipe
+    recipe, config = pruner.recipe, pruning.to_dict()
+    if config["mask_momentum"]:
+        config["mask_momentum"] = pruner.mask_momentum_of is not None
     return PruningReport(
-        config=pruning.to_dict(),
+        config=config,
         updates=recipe.T,
         dense_updates=recipe.cycles[0].start,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -27,7 +31,7 @@ def new_report(
 
 def layer_reports(pruner: TVPGD, tracker: RecoveryTracker) -> list[LayerReport]:
     """What became of each layer."""
-    kept, empty, regrown = pruner.kept_by_layer(), pruner.empty_by_layer(), tracker.regrown_by_layer
+    kept, rows, regrown = pruner.kept_by_layer(), pruner.rows_by_layer(), tracker.regrown_by_layer
     return [
         LayerReport(
             name=name,
@@ -35,10 +39,32 @@ def layer_reports(pruner: TVPGD, tracker: RecoveryTracker) -> list[LayerReport]:
             weights=p.numel(),
             kept=kept[name],
             regrown=regrown[name],
-            empty=empty[name],
+            empty=rows[name].empty,
+            at_floor=rows[name].at_floor,
         )
         for name, p in pruner.params.items()
     ]
+
+
+def row_report(model: nn.Module, pruner: TVPGD) -> dict[str, Any]:
+    """What a cycle's row says of the rows of all weights, and of the largest weight."""
+    rows = pruner.rows_by_layer()
+    head = classifier(model, pruner.params)
+    return {
+        "empty_rows": sum(layer.empty for layer in rows.values()),
+        "floor_rows": sum(layer.at_floor for layer in rows.values()),
+        "largest": pruner.largest,
+        "classes": rows[head].rows - rows[head].empty if head else None,
+    }
+
+
+def classifier(model: nn.Module, params: Mapping[str, Tensor]) -> str | None:
+    """The last of the pruned weights that has a row for every class of the model; None if there is none."""
+    config = getattr(model, "config", None)
+    if not isinstance(config, PreTrainedConfig):
+        return None
+    found = [name for name, p in params.items() if p.dim() > 1 and len(p) == config.num_labels]
+    return found[-1] if found else None
 
 
 def zeros(params: Mapping[str, Tensor]) -> int:

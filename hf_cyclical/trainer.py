@@ -15,13 +15,14 @@ from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback
 from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
+from .core.masks import refuse_unreachable
 from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
-from .optimizers import refuse_other_schedules, refuse_planned_without_momentum, unwrapped
+from .optimizers import masked_optimizer, refuse_other_schedules, refuse_planned_without_momentum
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, PruningReport
-from .run_report import layer_reports, new_report, zeros
+from .run_report import layer_reports, new_report, row_report, zeros
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +133,9 @@ class CyclicalPruningTrainer(PushingTrainer):
             recipe,
             scope=self.pruning.scope,
             layer_floor=self.pruning.resolved("layer_floor"),
+            row_floor=self.pruning.resolved("row_floor"),
             replicas=copies(self),
-            mask_momentum_of=unwrapped(optimizer) if self.pruning.mask_momentum else None,
+            mask_momentum_of=masked_optimizer(self.pruning, optimizer, params),
         )
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
@@ -169,6 +171,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 mask_distance=recovery.mask_distance,
                 learning_rate=self._learning_rate(self.state.global_step - 1),
                 at_target=self.pruner.at_target,
+                **row_report(self.model, self.pruner),
             )
         )
 
@@ -304,7 +307,9 @@ class CyclicalPruningTrainer(PushingTrainer):
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()
         refuse_non_finite(params)
-        if self.pruning.method == "freeze" and not zeros(params):
+        if self.pruning.method != "freeze":
+            refuse_unreachable(params, self.pruning.resolved("target_sparsity"), self.pruning.resolved("row_floor"))
+        elif not zeros(params):
             raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
         return params
 

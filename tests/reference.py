@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -11,34 +12,88 @@ import torch
 from torch import Tensor, nn
 
 
-def magprune(params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float = 0.5) -> dict[str, Tensor]:
+def magprune(
+    params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float = 0.5, row_floor: int = 0
+) -> dict[str, Tensor]:
     """Drop the round(s * n) first weights of a stable sort by |w| or score, sparing the last (largest) of every layer.
 
-    One is spared in each layer, and in global scope `layer_floor` of an equal share of those that stay, if more.
+    One is spared in each layer, in global scope `layer_floor` of an equal share of those that stay, if more, and the
+    `row_floor` largest of every row.
     """
     masks = {}
+    local = shares(params, s, row_floor)
     for names in [[name] for name in params] if scope == "local" else [list(params)]:
         layers = [params[name].detach().flatten().abs().double() for name in names]
-        order = lamp_order(layers) if scope == "lamp" else torch.cat(layers).argsort(stable=True)
+        tops = [row_tops(params[name].detach(), row_floor) for name in names]
+        order = lamp_order(layers, tops) if scope == "lamp" else torch.cat(layers).argsort(stable=True)
         share = (len(order) - round(s * len(order))) / len(layers) if scope == "global" else 0
         least = max(int(layer_floor * share), 1)
-        spared = torch.cat([torch.isin(torch.arange(len(w)), w.argsort(stable=True)[-least:]) for w in layers])
+        spared = torch.cat([spare(w, top, least) for w, top in zip(layers, tops, strict=True)])
         keep = torch.ones(len(order), dtype=torch.bool)
-        keep[order[~spared[order]][: round(s * len(order))]] = False
+        k = len(order) - local[names[0]] if scope == "local" else round(s * len(order))
+        keep[order[~spared[order]][:k]] = False
         for name, mask in zip(names, keep.split([len(w) for w in layers]), strict=True):
             masks[name] = mask.view(params[name].shape)
     return masks
 
 
-def lamp_order(layers: Sequence[Tensor]) -> Tensor:
-    """Indices by w^2 over the sum of the squares from the layer's largest down to it, then layer, |w| and index."""
+def spare(w: Tensor, top: Tensor, least: int) -> Tensor:
+    """The weights that a rank over several layers may not take: the tops of the rows, and the largest up to `least`."""
+    rest = [i for i in w.argsort(stable=True).tolist() if not top[i]]
+    missing = max(least - int(top.sum()), 0)
+    spared = top.clone()
+    spared[rest[max(len(rest) - missing, 0) :]] = True
+    return spared
+
+
+def row_tops(w: Tensor, n: int) -> Tensor:
+    """Which weights, flat, are among the `n` last of a stable sort of their row by |w|; none of a vector."""
+    if w.dim() < 2:
+        return torch.zeros(len(w), dtype=torch.bool)
+    rows = w.reshape(len(w), -1)
+    top = torch.zeros_like(rows, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        order = row.abs().argsort(stable=True)
+        top[i, order[max(len(order) - n, 0) :]] = True
+    return top.flatten()
+
+
+def shares(params: dict[str, Tensor], s: float, row_floor: int) -> dict[str, int]:
+    """How many weights each layer keeps in local scope; with a floor, by giving out one weight after the other."""
+    sizes = {name: p.numel() for name, p in params.items()}
+    if not row_floor:
+        return {name: n - round(s * n) for name, n in sizes.items()}
+    total = sum(sizes.values())
+    stay = total - round(s * total)
+    held = {name: max(int(row_tops(p.detach(), row_floor).sum()), 1) for name, p in params.items()}
+    fixed: set[str] = set()
+    while True:
+        free = [name for name in sizes if name not in fixed]
+        left = stay - sum(held[name] for name in fixed)
+        quota = {name: Fraction(left * sizes[name], sum(sizes[n] for n in free)) for name in free}
+        short = {name for name in free if quota[name] < held[name]}
+        if not short:
+            break
+        fixed |= short
+    kept = held | {name: math.floor(q) for name, q in quota.items()}
+    while sum(kept.values()) < stay:
+        kept[max(free, key=lambda name: quota[name] - kept[name])] += 1
+    return kept
+
+
+def lamp_order(layers: Sequence[Tensor], tops: Sequence[Tensor]) -> Tensor:
+    """Indices by w^2 over the sum of the squares from the layer's largest down to it, then layer, |w| and index.
+
+    Of equal weights, the tops of rows come last.
+    """
     scores = []
-    for w in layers:
+    for w, top in zip(layers, tops, strict=True):
         unit = 2.0 ** (math.frexp(float(w.max()))[1] - 1)
         down = [(x / unit) ** 2 for x in w.sort(descending=True).values.tolist()]
         by_rank = [x / total if total else 0.0 for x, total in zip(down, accumulate(down), strict=True)]
         score = torch.empty_like(w)
-        score[w.argsort(stable=True)] = torch.tensor(by_rank[::-1], dtype=w.dtype)
+        ascending = torch.from_numpy(np.lexsort((top, w)))
+        score[ascending] = torch.tensor(by_rank[::-1], dtype=w.dtype)
         scores.append(score)
     number = torch.cat([torch.full((len(w),), i) for i, w in enumerate(layers)])
     return torch.from_numpy(np.lexsort((torch.cat(list(layers)), number, torch.cat(scores))))
@@ -107,6 +162,7 @@ def tv_pgd(
     scope: str = "local",
     project_at: Callable[[int], bool] = lambda t: True,
     mask_momentum: bool = False,
+    row_floor: int = 0,
 ) -> Run:
     """Train `model` in place by Algorithm 1.
 
@@ -120,6 +176,7 @@ def tv_pgd(
         scope: "local" or "global".
         project_at: When line 7 is executed.
         mask_momentum: Whether line 7 is also executed on the optimizer's momentum.
+        row_floor: How many weights every row keeps at least.
     """
     params = {name: p for name, p in model.named_parameters() if name in names}
     masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in params.items()}
@@ -134,7 +191,7 @@ def tv_pgd(
             (loss(model, inputs, labels) / len(batches)).backward()
         optimizer.step()  # line 3
         if method.update_at(t):  # line 4
-            masks = magprune(params, method.s(t), scope)  # line 5
+            masks = magprune(params, method.s(t), scope, row_floor=row_floor)  # line 5
         if project_at(t):
             for name, p in params.items():
                 p.data[~masks[name]] = 0  # line 7

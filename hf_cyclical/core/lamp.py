@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .processes import Shards
-from .selection import SMALL, Masks, finite, keep_largest, magnitudes, refuse_unranked
+from .selection import SMALL, Masks, Ranked, finite, keep_largest, refuse_unranked, row_tops
 
 _SHIFT = 16  # bits of |w| that differ within a bin, 1/128 of a weight
 _BINS = 0x7F80  # up to infinity
@@ -26,7 +26,7 @@ _MARGIN = 1e-6  # far above what rounding does to a score
 
 
 class _Bins(NamedTuple):
-    """A layer's weights in bins by magnitude: how many, bounds of their scores, the sum of squares in higher bins.
+    """A layer's weights in bins by magnitude: how many may go, bounds of their scores, the sum of squares above.
 
     Bins of a single weight each have no such sum, as the bounds are its score.
     """
@@ -37,14 +37,18 @@ class _Bins(NamedTuple):
     above: Tensor | None
 
 
-def lamp_counts(layers: Mapping[str, Tensor], k: int) -> dict[str, int]:
-    """How many weights each layer loses when the `k` of lowest score go; of equal scores, those of earlier layers."""
+def lamp_counts(layers: Mapping[str, Tensor], k: int, row_floor: int = 0) -> dict[str, int]:
+    """How many weights each layer loses when the `k` of lowest score go; of equal scores, those of earlier layers.
+
+    With a `row_floor`, the `k` of lowest score but for those that are among the `row_floor` largest of their row.
+    """
     if not all(finite(w) for w in layers.values()):
         refuse_unranked(layers, Shards())
-    k = min(k, sum(w.numel() - 1 for w in layers.values()))  # the largest of each layer, whose score is 1, stay
+    spared = {name: _spared(w, row_floor) for name, w in layers.items()}
+    k = min(k, sum(w.numel() - max(len(spared[name]), 1) for name, w in layers.items()))
     if not k:
         return dict.fromkeys(layers, 0)
-    bins = {name: _bins(w.flatten()) for name, w in layers.items()}
+    bins = {name: _bins(w.flatten(), spared[name]) for name, w in layers.items()}
     low, high = _bracket(list(bins.values()), k)
     lost, scores = {}, {}
     for name, (counts, lowest, highest, above) in bins.items():
@@ -53,11 +57,17 @@ def lamp_counts(layers: Mapping[str, Tensor], k: int) -> dict[str, int]:
         if above is None:
             scores[name] = lowest[first:last]
         else:
-            scores[name] = _scores(_between(layers[name], first, last), float(above[last - 1]))
+            inside = _between(layers[name].flatten(), first, last)
+            scores[name] = _scores(inside, _between(spared[name], first, last), float(above[last - 1]))
     masks: Masks = {name: torch.empty_like(score, dtype=torch.bool) for name, score in scores.items()}
     sizes = {name: score.numel() for name, score in scores.items()}
     keep_largest(scores, k - sum(lost.values()), masks, Shards())
     return {name: lost[name] + sizes[name] - int(masks[name].count_nonzero()) for name in layers}
+
+
+def _spared(w: Tensor, row_floor: int) -> Tensor:
+    """The weights that the floor of the rows spares; the largest of the layer, whose score is 1, stays anyway."""
+    return w.flatten()[row_tops(w, row_floor)] if row_floor else w.new_empty(0)
 
 
 def _bracket(layers: Sequence[_Bins], k: int) -> tuple[float, float]:
@@ -73,12 +83,12 @@ def _at_rank(values: Tensor, counts: Tensor, k: int) -> float:
     return float(values[torch.searchsorted(counts[order].cumsum(0), k)])
 
 
-def _bins(w: Tensor) -> _Bins:
+def _bins(w: Tensor, spared: Tensor) -> _Bins:
     if w.numel() <= SMALL or w.dtype == torch.float64:
-        scores = _scores(w)
+        scores = _scores(w, spared)
         return _Bins(torch.ones_like(scores, dtype=torch.int64), scores, scores, None)
     counts, offsets, squares = torch.zeros(3, _BINS, dtype=torch.int64, device=w.device)
-    for bits in magnitudes(w, torch.float32):
+    for bits in Ranked(w).magnitudes(torch.float32):
         number = bits >> _SHIFT
         offset = bits.bitwise_and_((1 << _SHIFT) - 1).double()
         counts += torch.bincount(number, minlength=_BINS)
@@ -92,24 +102,45 @@ def _bins(w: Tensor) -> _Bins:
     sums = counts * lower**2 + 2 * lower * unit * offsets + unit**2 * squares
     down_to = sums.flip(0).cumsum(0).flip(0)
     above = torch.cat([down_to[1:], down_to.new_zeros(1)])
+    for bits in Ranked(spared).magnitudes(torch.float32):
+        counts -= torch.bincount(bits >> _SHIFT, minlength=_BINS).cpu()
     return _Bins(counts, (lower**2 / down_to).nan_to_num(0.0, posinf=2.0), upper**2 / (upper**2 + above), above)
 
 
 def _between(w: Tensor, first: int, last: int) -> Tensor:
-    """The weights in a range of bins."""
+    """The magnitudes of the weights in a range of bins."""
     parts = []
-    for bits in magnitudes(w.flatten(), torch.float32):
+    for bits in Ranked(w).magnitudes(torch.float32):
         parts.append(bits[(bits >= first << _SHIFT) & (bits < last << _SHIFT)])
     return torch.cat(parts).view(torch.float32)
 
 
-def _scores(w: Tensor, above: float = 0.0) -> Tensor:
-    """The scores of a layer's weights in ascending order; `above` is the sum of the squares of all larger ones."""
-    values = w.abs().sort(descending=True).values.cpu().double()
+def _scores(w: Tensor, spared: Tensor, above: float = 0.0) -> Tensor:
+    """The scores of a layer's weights that may go, in ascending order.
+
+    Args:
+        w: The weights.
+        spared: Those of them that stay in any case. Of equal weights they are the ones with the highest scores.
+        above: The sum of the squares of all larger weights.
+    """
+    values = _descending(w)
+    may_go = torch.ones(len(values), dtype=torch.bool)
+    may_go[_positions(_descending(spared), values)] = False
     if w.dtype == torch.float64 and values.any():
         values /= 2.0 ** (math.frexp(float(values[0]))[1] - 1)  # exact, and keeps the squares finite
     squares = values.square_()
     scores = (squares / squares.cumsum(0).add_(above)).nan_to_num_(0.0)
     if not above:
         scores[:1] = 1.0  # also in a layer of zeros
-    return scores.flip(0)
+    return scores[may_go].flip(0)
+
+
+def _descending(w: Tensor) -> Tensor:
+    return w.abs().sort(descending=True).values.cpu().double()
+
+
+def _positions(some: Tensor, values: Tensor) -> Tensor:
+    """Where some of the values are among all of them, both descending; of equal ones, the first places."""
+    first = torch.searchsorted(-values, -some)
+    nth = torch.arange(len(some)) - torch.searchsorted(-some, -some)
+    return first + nth

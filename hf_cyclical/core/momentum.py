@@ -42,6 +42,15 @@ def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) 
             raise PruningError(f"mask_momentum True has no effect on {kind} without momentum: {_REMEDY}")
 
 
+def has_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> bool:
+    """Whether there is a momentum of these weights that can be masked."""
+    try:
+        refuse_without_momentum(optimizer, params)
+    except PruningError:
+        return False
+    return True
+
+
 def momenta(optimizer: Optimizer, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The momentum of each weight that has any yet, by the weight's name."""
     key = momentum_name(type(optimizer))

@@ -56,8 +56,9 @@ def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
 class Shards:
     """Sums over the processes among which weights are split; of weights in one piece, the numbers themselves."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
         self.group = group
+        self._device = device
 
     @classmethod
     def of(cls, params: Iterable[Tensor]) -> "Shards":
@@ -78,7 +79,7 @@ class Shards:
                 f"{mesh.ndim} dimensions of processes, {len(split)} of {len(params)} of them: use FSDP2, which splits "
                 "each along its first dimension over all processes, or DDP"
             )
-        return cls(mesh.get_group())
+        return cls(mesh.get_group(), split[0].to_local().device)
 
     @property
     def several(self) -> bool:
@@ -90,6 +91,14 @@ class Shards:
         if self.group is not None:
             dist.all_reduce(counts, group=self.group)
         return counts
+
+    def max(self, value: float) -> float:
+        """The largest value of all processes."""
+        if self.group is None:
+            return value
+        found = torch.tensor(value, dtype=torch.float64, device=self._device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
+        return float(found)
 
     def before(self, counts: Tensor) -> Tensor:
         """The sum over the processes that come before this one."""

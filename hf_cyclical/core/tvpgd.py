@@ -14,6 +14,7 @@ from .masks import Scope, apply_masks_, magprune
 from .momentum import momenta, refuse_without_momentum
 from .processes import Shards, local, part, refuse_different, restored, whole
 from .recipes import Recipe
+from .rows import RowCounts, row_counts
 from .selection import Masks
 
 
@@ -28,6 +29,7 @@ class TVPGD:
         params: The weights to prune, by name.
         recipe: s, eta and update_at.
         scope: "local", "global" or "lamp" magprune, and `layer_floor` the guard of "global".
+        row_floor: How many of its largest weights every row keeps, see `magprune`; 0 is Algorithm 1 as printed.
         replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
             across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
         mask_momentum_of: The optimizer, if its momentum is to be masked whenever the weights are. A pruned weight then
@@ -55,6 +57,7 @@ class TVPGD:
         *,
         scope: Scope = "local",
         layer_floor: float | None = None,
+        row_floor: int = 0,
         replicas: dist.ProcessGroup | None = None,
         mask_momentum_of: Optimizer | None = None,
     ) -> None:
@@ -62,6 +65,7 @@ class TVPGD:
         self.recipe = recipe
         self.scope: Scope = scope
         self.layer_floor = layer_floor
+        self.row_floor = row_floor
         self.replicas = replicas
         self.mask_momentum_of = mask_momentum_of
         if mask_momentum_of is not None:
@@ -82,7 +86,14 @@ class TVPGD:
         if renewed:  # line 4
             self.s_now = recipe.s(t)
             # line 5: M <- magprune(theta, s(t))
-            magprune(self.params, self.s_now, self.scope, layer_floor=self.layer_floor, out=self.masks)
+            magprune(
+                self.params,
+                self.s_now,
+                self.scope,
+                layer_floor=self.layer_floor,
+                row_floor=self.row_floor,
+                out=self.masks,
+            )
             if self.replicas is not None:
                 refuse_different(self.masks, self.replicas)
         if recipe.project_at(t):
@@ -107,10 +118,16 @@ class TVPGD:
         """Number of weights that the masks keep in each layer, measured."""
         return self._totals([int(mask.count_nonzero()) for mask in self.masks.values()])
 
-    def empty_by_layer(self) -> dict[str, int]:
-        """Number of rows of each weight, a convolution's filters, of which the masks keep nothing."""
-        rows = [mask.flatten(1).any(1) if mask.dim() > 1 else mask for mask in self.masks.values()]
-        return self._totals([len(row) - int(row.count_nonzero()) for row in rows])
+    def rows_by_layer(self) -> dict[str, RowCounts]:
+        """What the masks keep of the rows of each weight, a convolution's filters."""
+        counts = [row_counts(mask, self.row_floor) for mask in self.masks.values()]
+        totals = [self._totals([count[i] for count in counts]) for i in range(len(RowCounts._fields))]
+        return {name: RowCounts(*(total[name] for total in totals)) for name in self.masks}
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude of all weights."""
+        return self.shards.max(max(float(local(p).abs().max()) if p.numel() else 0.0 for p in self.params.values()))
 
     def _totals(self, counts: list[int]) -> dict[str, int]:
         return dict(zip(self.masks, self.shards.totals(counts, _device(self.masks)), strict=True))
