@@ -8,7 +8,7 @@ from argparse import ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHel
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import yaml
@@ -65,6 +65,11 @@ class RunArguments:
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )
+    channels_last: Literal["auto", True, False] = _field(
+        "auto",
+        "Give the model its images with the channels innermost, which makes convolutions faster, most of all together "
+        "with bf16; auto: if the model has several 2-D convolutions. Weights and masks stay as they are.",
+    )
     hub_public: bool = _field(False, "With push_to_hub: make the repository public; it is private unless told.")
     packed: bool = _field(False, "With push_to_hub: push packed weights too, on the branch packed.")
 
@@ -87,6 +92,7 @@ class PruningTrainingArguments(TrainingArguments):
     save_steps: float = _field(0.1, "Checkpoint every so many updates, or such a part of the run; cycle ends anyway.")
     save_total_limit: int | None = _field(2, "Checkpoints to keep.")
     dataloader_pin_memory: bool = _field(torch.accelerator.is_available(), "Where there is a device to copy to.")
+    use_cpu: bool = _field(not torch.accelerator.is_available(), "Where there is no other device; bf16 asks for it.")
     remove_unused_columns: bool = _field(False, "Leave it off: our data gives what the model takes.")
     hub_strategy: str = _field("end", "When to push: at the end, as models on the way are not at the target.")
 

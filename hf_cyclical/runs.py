@@ -9,6 +9,8 @@ from transformers import TrainerCallback, set_seed
 from .arguments import Arguments
 from .callback import SetEpochCallback, StopOnSignalCallback
 from .data import ImageData, load_image_data
+from .freed_memory import keep_freed_memory
+from .memory_format import is_convolutional
 from .metrics import accuracy, rank_classes
 from .models import ImageModel, load_image_model, make_portable
 from .plots import FIGURE_NAME, plot_run
@@ -35,6 +37,7 @@ class Run:
     @classmethod
     def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
         """Load model and data, unless `data` is there from an earlier run, and put them together."""
+        keep_freed_memory()
         set_seed(args.training.seed)
         data = data or load_image_data(args.data, seed=args.training.seed)
         loaded = load_image_model(
@@ -42,10 +45,12 @@ class Run:
         )
         train, evaluation = data.for_model(loaded.settings, seed=args.training.seed)
         stop = StopOnSignalCallback()
+        channels_last = args.run.channels_last
         trainer = CyclicalPruningTrainer(
             loaded.model,
             args.training,
             pruning=args.pruning,
+            channels_last=is_convolutional(loaded.model) if channels_last == "auto" else channels_last,
             train_dataset=train,
             eval_dataset=evaluation,
             data_collator=data.collate,
