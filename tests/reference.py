@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 
 def magprune(
-    params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float = 0.5, row_floor: int = 0
+    params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float | None = None, row_floor: int = 0
 ) -> dict[str, Tensor]:
     """Drop the round(s * n) first weights of a stable sort by |w| or score, sparing the last (largest) of every layer.
 
     One is spared in each layer, in global scope `layer_floor` of an equal share of those that stay, if more, and the
     `row_floor` largest of every row.
     """
+    if layer_floor is None:
+        layer_floor = 0.0 if row_floor else 0.5
     masks = {}
     local = shares(params, s, row_floor)
     for names in [[name] for name in params] if scope == "local" else [list(params)]:

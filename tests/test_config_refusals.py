@@ -47,6 +47,8 @@ def refusal(make, *args, **kwargs):
         ("lr_drop_factor", 10, "must be in [0, 1]", "use 0.1"),
         ("layer_floor", -0.1, "must be in [0, 1]", "0 to turn it off"),
         ("layer_floor", 10, "must be in [0, 1]", "0 to turn it off"),
+        ("row_floor", -1, "must be a whole number of at least 0", "use 1, or 0 to turn it off"),
+        ("row_floor", 0.5, "must be a whole number of at least 0", "use 1, or 0 to turn it off"),
         ("dense_epochs", -1, "must be 0 or more", "use 0"),
         ("dense_epochs", float("inf"), "must be 0 or more", "use 0"),
         ("dense_updates", -1, "must be a whole number of 0 or more", "use 0"),
@@ -90,7 +92,7 @@ def test_a_name_near_none_is_refused_with_all_the_names_there_are(field, value, 
     assert message == f"{field} {value!r} is not one of {', '.join(names)}: choose one of them"
 
 
-@pytest.mark.parametrize("value", ["false", 0.5, None])
+@pytest.mark.parametrize("value", ["false", 0.5])
 def test_a_switch_is_true_or_false(value):
     message = refusal(PruningConfig, mask_momentum=value)
     assert message == f"mask_momentum {value!r} must be true or false: write one of them"
@@ -115,6 +117,7 @@ def test_a_switch_is_true_or_false(value):
         ("freeze", "target_sparsity", 0.9),
         ("freeze", "delta_t", 100),
         ("freeze", "layer_floor", 0.1),
+        ("freeze", "row_floor", 1),
         ("one_shot", "mask_momentum", True),
         ("iterative", "mask_momentum", True),
         ("freeze", "mask_momentum", True),
@@ -138,7 +141,8 @@ def test_a_floor_is_on_in_global_scope_and_refused_where_it_has_no_effect(scope)
     message = refusal(PruningConfig, scope=scope, layer_floor=0.2)
     assert message == f"layer_floor 0.2 has no meaning for scope {scope}: leave it out"
     assert PruningConfig(scope=scope).to_dict()["layer_floor"] is None
-    assert PruningConfig(scope="global").to_dict()["layer_floor"] == LAYER_FLOOR > 0
+    assert PruningConfig(scope="global", row_floor=0).to_dict()["layer_floor"] == LAYER_FLOOR > 0
+    assert PruningConfig(scope="global").to_dict()["layer_floor"] == 0  # the rows have one
 
 
 def test_dense_epochs_and_dense_updates_exclude_each_other():

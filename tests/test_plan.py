@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from hf_cyclical import PruningError
+from hf_cyclical.models import load_image_model
 from hf_cyclical.plan import describe_plan
 from hf_cyclical.report import LayerReport, PruningReport
 
@@ -21,14 +23,19 @@ def kept_column(text):
 
 
 def test_local_scope_names_the_layers_that_keep_few_weights(make_trainer):
-    text = plan(make_trainer)
-    assert kept_column(text) == {"conv.weight": "4", "hidden.weight": "154", "head.weight": "7"}
+    assert kept_column(plan(make_trainer, row_floor=0)) == {
+        "conv.weight": "4",
+        "hidden.weight": "154",
+        "head.weight": "7",
+    }
+    text = plan(make_trainer)  # 164 of all 1,644: 4 (its filters), then 160 shared by 1,536 and 72
+    assert kept_column(text) == {"conv.weight": "4", "hidden.weight": "153", "head.weight": "7"}
     assert "Few weights are left in conv.weight 4, head.weight 7: exclude such layers" in text
     assert "Few weights" not in plan(make_trainer, include=["hidden"])
 
 
 def test_global_scope_shows_the_floor_of_every_layer(make_trainer):
-    text = plan(make_trainer, scope="global", layer_floor=0.5)
+    text = plan(make_trainer, scope="global", layer_floor=0.5, row_floor=0)
     assert kept_column(text) == {
         "conv.weight": "by rank, 27 or more",
         "hidden.weight": "by rank, 27 or more",
@@ -39,7 +46,7 @@ def test_global_scope_shows_the_floor_of_every_layer(make_trainer):
 
 def test_global_scope_names_the_layers_that_come_near_their_floor(make_trainer):
     trainer = make_trainer(
-        {"target_sparsity": 0.9, "cycles": 2, "delta_t": 1, "scope": "global", "layer_floor": 0.5}, max_steps=8
+        {"target_sparsity": 0.9, "cycles": 2, "delta_t": 1, "scope": "global", "row_floor": 0}, max_steps=8
     )
     with torch.no_grad():
         for name, p in trainer.prunable_parameters().items():
@@ -54,14 +61,52 @@ def test_global_scope_names_the_layers_that_come_near_their_floor(make_trainer):
 
 
 def test_without_a_floor_the_plan_warns(make_trainer):
-    text = plan(make_trainer, scope="global", layer_floor=0)
+    text = plan(make_trainer, scope="global", layer_floor=0, row_floor=0)
     assert "Every layer keeps one weight at least, and maybe no more (layer_floor)." in text
 
 
 def test_lamp_scope_keeps_one_weight_or_more(make_trainer):
-    text = plan(make_trainer, scope="lamp")
+    text = plan(make_trainer, scope="lamp", row_floor=0)
     assert set(kept_column(text).values()) == {"by rank, 1 or more"}
     assert "layer_floor" not in text
+
+
+def test_every_filter_and_output_keeps_a_weight_by_rank(make_trainer):
+    assert kept_column(plan(make_trainer, scope="lamp")) == {
+        "conv.weight": "by rank, 4 or more",
+        "hidden.weight": "by rank, 24 or more",
+        "head.weight": "by rank, 3 or more",
+    }
+
+
+class TestFewerWeightsThanRows:
+    """ResNet-8 with 10 classes: at 0.99 its first convolution keeps 4 weights for 16 filters, the classifier 6."""
+
+    def plan(self, make_trainer, **pruning):
+        model = load_image_model("cifar_resnet8", [str(i) for i in range(10)], image_size=8).model
+        return describe_plan(make_trainer({"target_sparsity": 0.99, "cycles": 2} | pruning, model=model, max_steps=8))
+
+    def test_the_plan_says_how_many_classes_can_be_told_apart(self, make_trainer):
+        text = self.plan(make_trainer, row_floor=0)
+        few = "fewer weights than filters or outputs: timm_model.conv1.weight 4 for 16, timm_model.fc.weight 6 for 10."
+        assert few in text
+        assert "timm_model.fc.weight is the classifier: at most 7 of 10 classes can be told apart." in text
+        assert "row_floor 1 keeps a weight of each." in text
+
+    def test_or_that_the_floor_keeps_them(self, make_trainer):
+        text = self.plan(make_trainer)
+        assert "timm_model.conv1.weight 4 for 16, timm_model.fc.weight 6 for 10." in text
+        assert "They keep 1 of each instead (row_floor), and the other layers make up for it." in text
+        assert "told apart" not in text
+
+    def test_or_nothing_where_there_are_enough(self, make_trainer):
+        assert "fewer weights than" not in self.plan(make_trainer, target_sparsity=0.9)
+
+    def test_a_target_below_the_floor_is_refused(self, make_trainer):
+        with pytest.raises(
+            PruningError, match=r"^sparsity 0.999 leaves .* weights, and row_floor 1 keeps .*row_floor 0$"
+        ):
+            self.plan(make_trainer, target_sparsity=0.999)
 
 
 def report(kept, **config):

@@ -22,9 +22,10 @@ class TestEqualsTheReference:
         ],
         ids=["sgd", "adamw"],
     )
-    def test_masks_and_weights(self, make_trainer, optim, make_optimizer, accumulation, mask_momentum):
+    @pytest.mark.parametrize("row_floor", [0, 1])
+    def test_masks_and_weights(self, make_trainer, optim, make_optimizer, accumulation, mask_momentum, row_floor):
         updates = 24
-        pruning = CYCLICAL | {"mask_momentum": mask_momentum}
+        pruning = CYCLICAL | {"mask_momentum": mask_momentum, "row_floor": row_floor}
         trainer = make_trainer(pruning, max_steps=updates, gradient_accumulation_steps=accumulation, **optim)
         trainer.train()
 
@@ -40,6 +41,7 @@ class TestEqualsTheReference:
             delta_t=3,
             names=["conv.weight", "hidden.weight", "head.weight"],
             mask_momentum=mask_momentum,
+            row_floor=row_floor,
         )
 
         for name, mask in masks.items():

@@ -155,8 +155,8 @@ class TestGradualRecovery:
     def test_is_evaluated_and_saved_masked_but_trained_dense(self, make_trainer, tmp_path):
         watcher = Watcher()
         trainer = make_trainer(
-            GRADUAL_RECOVERY, max_steps=20, eval_strategy="steps", eval_steps=7, save_strategy="steps", save_steps=7,
-            callbacks=[watcher],
+            GRADUAL_RECOVERY | {"mask_momentum": False}, max_steps=20, eval_strategy="steps", eval_steps=7,
+            save_strategy="steps", save_steps=7, callbacks=[watcher],
         )  # fmt: skip
         seen = []  # the fraction of zeros in the weights whenever the model is asked for an evaluation
         trainer.model.register_forward_pre_hook(lambda m, _: None if m.training else seen.append(zeros(m)))

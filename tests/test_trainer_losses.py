@@ -15,6 +15,7 @@ from hf_cyclical import PruningConfig
 
 T = 24
 NAMES = ["conv.weight", "hidden.weight", "head.weight"]
+DEFAULTS = {"row_floor": 1, "mask_momentum": True}  # those of PruningConfig
 METHOD = Cyclical(s_t=0.9, T=T, k=2, delta_t=3)  # what CYCLICAL is in a run of T updates
 
 
@@ -32,7 +33,7 @@ def assert_equals_the_reference(trainer, accumulation=1, make_optimizer=sgd, los
     model = TinyNet()
     micro = [(b["pixel_values"], b["labels"]) for b in map(collate, batches_of_8(T * accumulation))]
     updates = [micro[i : i + accumulation] for i in range(0, len(micro), accumulation)]
-    run = tv_pgd(model, updates, make_optimizer, METHOD, names=NAMES, loss=loss)
+    run = tv_pgd(model, updates, make_optimizer, METHOD, names=NAMES, loss=loss, **DEFAULTS)
     for name, mask in run.masks.items():
         assert torch.equal(trainer.pruner.masks[name], mask), name
     for name, value in run.weights.items():

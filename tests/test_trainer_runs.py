@@ -79,7 +79,8 @@ class TestResume:
             ({}, {"seed": 3}, "seed is 42 there, 3 here"),
             ({}, {"optim": "adamw_torch", "optim_args": None}, "optim is 'sgd' there, 'adamw_torch' here"),
             ({"ema_decay": 0.9}, {}, "ema_decay is None there, 0.9 here"),
-            ({"mask_momentum": True}, {}, "mask_momentum is False there, True here"),
+            ({"mask_momentum": False}, {}, "mask_momentum is True there, False here"),
+            ({"row_floor": 0}, {}, "row_floor is 1 there, 0 here"),
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(self, make_trainer, tmp_path, changed, arguments, words):
@@ -91,13 +92,17 @@ class TestResume:
     def test_a_checkpoint_from_before_a_setting_existed_goes_on_without_it(self, make_trainer, tmp_path):
         class Older(OrderedPruningTrainer):
             def settings(self):
-                return {name: value for name, value in super().settings().items() if name != "mask_momentum"}
+                newer = ("mask_momentum", "row_floor")
+                return {name: value for name, value in super().settings().items() if name not in newer}
 
-        make_trainer(CYCLICAL, kind=Older, max_steps=12, save_strategy="steps", save_steps=8).train()
+        printed = CYCLICAL | {"mask_momentum": False, "row_floor": 0}
+        make_trainer(printed, kind=Older, max_steps=12, save_strategy="steps", save_steps=8).train()
         checkpoint = str(tmp_path / "run" / "checkpoint-8")
-        make_trainer(CYCLICAL, max_steps=12).train(resume_from_checkpoint=checkpoint)
-        with pytest.raises(PruningError, match="mask_momentum is False there, True here"):
-            make_trainer(CYCLICAL | {"mask_momentum": True}, max_steps=12).train(resume_from_checkpoint=checkpoint)
+        make_trainer(printed, max_steps=12).train(resume_from_checkpoint=checkpoint)
+        for changed, words in (("mask_momentum", "False there, True here"), ("row_floor", "0 there, 1 here")):
+            trainer = make_trainer(printed | {changed: None}, max_steps=12)
+            with pytest.raises(PruningError, match=f"{changed} is {words}"):
+                trainer.train(resume_from_checkpoint=checkpoint)
 
     def test_true_stands_for_the_last_checkpoint_and_is_checked_alike(self, make_trainer):
         with pytest.raises(PruningError, match="holds no checkpoint"):

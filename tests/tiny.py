@@ -103,7 +103,7 @@ def zeros(model: nn.Module) -> int:
 
 
 def expected_zeros(model: nn.Module, s: float) -> int:
-    return sum(round(s * p.numel()) for p in prunable_parameters(model).values())
+    return round(s * sum(p.numel() for p in prunable_parameters(model).values()))
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:

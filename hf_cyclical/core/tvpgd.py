@@ -127,7 +127,8 @@ class TVPGD:
     @property
     def largest(self) -> float:
         """The largest magnitude of all weights."""
-        return self.shards.max(max(float(local(p).abs().max()) if p.numel() else 0.0 for p in self.params.values()))
+        parts = [local(p) for p in self.params.values()]
+        return self.shards.max(max(float(w.abs().max()) if w.numel() else 0.0 for w in parts))
 
     def _totals(self, counts: list[int]) -> dict[str, int]:
         return dict(zip(self.masks, self.shards.totals(counts, _device(self.masks)), strict=True))

@@ -126,7 +126,8 @@ def train(rank, scope, make_recipe, stop_at, sharded):
         "numbers": [
             pruner.sparsity,
             pruner.kept_by_layer(),
-            pruner.empty_by_layer(),
+            pruner.rows_by_layer(),
+            pruner.largest,
             tracker.regrown,
             tracker.regrown_by_layer,
             end,
