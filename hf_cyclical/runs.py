@@ -9,6 +9,7 @@ from transformers import TrainerCallback, set_seed
 from .arguments import Arguments
 from .callback import SetEpochCallback, StopOnSignalCallback
 from .data import ImageData, load_image_data
+from .freed_memory import keep_freed_memory
 from .memory_format import is_convolutional
 from .metrics import accuracy, rank_classes
 from .models import ImageModel, load_image_model, make_portable
@@ -36,6 +37,7 @@ class Run:
     @classmethod
     def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
         """Load model and data, unless `data` is there from an earlier run, and put them together."""
+        keep_freed_memory()
         set_seed(args.training.seed)
         data = data or load_image_data(args.data, seed=args.training.seed)
         loaded = load_image_model(

@@ -23,8 +23,8 @@ class SeparableBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.depthwise(x)))
-        return F.relu(self.bn2(self.pointwise(x)))
+        x = F.relu(self.bn1(self.depthwise(x)), inplace=True)
+        return F.relu(self.bn2(self.pointwise(x)), inplace=True)
 
 
 class CifarMobileNet(CifarNet):
@@ -48,7 +48,7 @@ class CifarMobileNet(CifarNet):
         self.add_head(width_in, num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.blocks(F.relu(self.bn1(self.conv1(x))))
+        return self.blocks(F.relu(self.bn1(self.conv1(x)), inplace=True))
 
 
 default_cfgs = generate_default_cfgs({"cifar_mobilenet": cifar_cfg("conv1")})

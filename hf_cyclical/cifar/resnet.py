@@ -22,10 +22,12 @@ class Block(nn.Module):
         self.new_channels = width - width_in
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        half = self.new_channels // 2
-        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.new_channels - half))
-        return F.relu(y + shortcut)
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
+        if self.stride > 1 or self.new_channels:
+            half = self.new_channels // 2
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.new_channels - half))
+        y += x
+        return F.relu(y, inplace=True)
 
 
 class CifarResNet(CifarNet):
@@ -48,7 +50,7 @@ class CifarResNet(CifarNet):
         self.add_head(widths[-1], num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.layer3(self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x))))))
+        return self.layer3(self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x)), inplace=True))))
 
 
 default_cfgs = generate_default_cfgs({f"cifar_resnet{depth}": cifar_cfg("conv1") for depth in (8, 20, 56)})
