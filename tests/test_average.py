@@ -92,8 +92,8 @@ class TestAverage:
     def test_of_a_best_model_without_its_state(self, make_trainer):
         trainer = make_trainer(
             AVERAGED | {"row_floor": 0, "mask_momentum": False}, max_steps=24, eval_strategy="steps", eval_steps=2,
-            save_strategy="steps", save_steps=2, load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True,
-            save_only_model=True,
+            save_strategy="steps", save_steps=2, load_best_model_at_end=True, metric_for_best_model="loss",
+            greater_is_better=True, save_only_model=True,
         )  # fmt: skip
         trainer.train()
         assert trainer.state.best_global_step < 24

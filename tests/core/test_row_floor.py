@@ -167,7 +167,7 @@ def test_a_sparsity_that_leaves_fewer_weights_than_the_floor_is_refused(scope):
 
 
 def test_a_negative_floor_is_refused():
-    with pytest.raises(PruningError, match="^row_floor -1 is below 0: give the weights that every row keeps"):
+    with pytest.raises(PruningError, match=r"^row_floor -1 is below 0: give the weights that every row keeps"):
         magprune(sized(w=(4, 5)), 0.5, row_floor=-1)
 
 
