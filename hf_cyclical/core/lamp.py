@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .processes import Shards
-from .selection import SMALL, Masks, finite, keep_largest, magnitudes, refuse_unranked
+from .selection import SMALL, Masks, finite, flat, keep_largest, magnitudes, refuse_unranked
 
 _SHIFT = 16  # bits of |w| that differ within a bin, 1/128 of a weight
 _BINS = 0x7F80  # up to infinity
@@ -39,12 +39,12 @@ class _Bins(NamedTuple):
 
 def lamp_counts(layers: Mapping[str, Tensor], k: int) -> dict[str, int]:
     """How many weights each layer loses when the `k` of lowest score go; of equal scores, those of earlier layers."""
-    if not all(finite(w) for w in layers.values()):
+    if not all(finite(flat(w)) for w in layers.values()):
         refuse_unranked(layers, Shards())
     k = min(k, sum(w.numel() - 1 for w in layers.values()))  # the largest of each layer, whose score is 1, stay
     if not k:
         return dict.fromkeys(layers, 0)
-    bins = {name: _bins(w.flatten()) for name, w in layers.items()}
+    bins = {name: _bins(flat(w)) for name, w in layers.items()}
     low, high = _bracket(list(bins.values()), k)
     lost, scores = {}, {}
     for name, (counts, lowest, highest, above) in bins.items():
@@ -98,7 +98,7 @@ def _bins(w: Tensor) -> _Bins:
 def _between(w: Tensor, first: int, last: int) -> Tensor:
     """The weights in a range of bins."""
     parts = []
-    for bits in magnitudes(w.flatten(), torch.float32):
+    for bits in magnitudes(flat(w), torch.float32):
         parts.append(bits[(bits >= first << _SHIFT) & (bits < last << _SHIFT)])
     return torch.cat(parts).view(torch.float32)
 

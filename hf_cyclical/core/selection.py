@@ -54,20 +54,36 @@ def _short_layers(params: Mapping[str, Tensor], least: Mapping[str, int], masks:
 
 def keep_largest(params: Mapping[str, Tensor], k: int, masks: Masks, shards: Shards) -> None:
     """Write the masks that drop the `k` smallest of all these weights, in order of magnitude and index."""
-    layers = {name: p.flatten() for name, p in params.items()}
+    layers = {name: flat(p) for name, p in params.items()}
     key = torch.float64 if any(w.dtype == torch.float64 for w in layers.values()) else torch.float32
     threshold, ties = _threshold(layers, k, key, shards)
     shares = _shares_of_ties(layers, threshold, ties, key, shards) if shards.several else None
-    for i, (name, w) in enumerate(layers.items()):
-        mask = masks[name]
-        ties = shares[i] if shares else ties
-        flat = mask.view(-1) if mask.is_contiguous() else torch.empty_like(w, dtype=torch.bool)
-        for bits, part in zip(magnitudes(w, key), torch.split(flat, _CHUNK), strict=True):
-            cut, ties = _cut(bits, threshold, ties)
-            torch.gt(bits[:cut], threshold, out=part[:cut])
-            torch.ge(bits[cut:], threshold, out=part[cut:])
-        if not mask.is_contiguous():
-            mask.copy_(flat.view(mask.shape))
+    for i, (name, p) in enumerate(params.items()):
+        ties = _write(masks[name], p, threshold, shares[i] if shares else ties, key)
+
+
+def _write(mask: Tensor, p: Tensor, threshold: int, ties: int, key: torch.dtype) -> int:
+    """Write the mask of a layer, and return how many of the `ties` to drop are left for the layers after it."""
+    order = range(p.dim()) if ties else _order_in_memory(p)  # only ties go by index
+    w, mask = p.permute(*order).flatten(), mask.permute(*order)
+    kept = mask.view(-1) if mask.is_contiguous() else torch.empty_like(w, dtype=torch.bool)
+    for bits, part in zip(magnitudes(w, key), torch.split(kept, _CHUNK), strict=True):
+        cut, ties = _cut(bits, threshold, ties)
+        torch.gt(bits[:cut], threshold, out=part[:cut])
+        torch.ge(bits[cut:], threshold, out=part[cut:])
+    if not mask.is_contiguous():
+        mask.copy_(kept.view(mask.shape))
+    return ties
+
+
+def flat(p: Tensor) -> Tensor:
+    """The weights in one row, in their order in memory: a view, unless they are a part of something larger."""
+    return p.permute(*_order_in_memory(p)).flatten()
+
+
+def _order_in_memory(p: Tensor) -> Sequence[int]:
+    """Dimensions from the outermost to the innermost; not those of the index if, say, channels are innermost."""
+    return range(p.dim()) if p.is_contiguous() else sorted(range(p.dim()), key=p.stride, reverse=True)
 
 
 def _shares_of_ties(
