@@ -1,16 +1,11 @@
 """Masks follow from a weight's values and indices, however the weight lies in memory."""
 
 import itertools
-import json
-import os
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.profiler import ProfilerActivity, profile
 from training import assert_equal
 
 from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, gradual_recovery, magprune
@@ -165,25 +160,3 @@ def test_a_run_is_the_same_in_every_layout(layout, recipe):
 def test_a_state_of_one_layout_goes_on_in_another(before, after, recipe):
     state = saved(*run(before, recipe, range(13)))
     assert_same_run(run(after, recipe, range(13, 24), state), run(torch.Tensor.contiguous, recipe))
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_weights_with_channels_innermost_are_not_copied_to_choose_masks(scope, tmp_path):
-    shapes = [(512, 256, 3, 3), (512, 512, 3, 3)]
-    sizes = [torch.Size(shape).numel() for shape in shapes]
-    different = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(0)).float()  # ties go by index
-    params = {str(n): w.view(shape) for shape, n, w in zip(shapes, sizes, different.split(sizes), strict=True)}
-    usual = bytes_allocated(params, scope, tmp_path)
-    assert bytes_allocated(in_layout(innermost, params), scope, tmp_path) < usual + 2**20
-
-
-def bytes_allocated(params, scope, folder):
-    """All bytes that torch allocates for masks into given ones, released or not."""
-    masks = magprune(params, 0.5, scope)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        magprune(params, 0.5, scope, out=masks)
-    trace = Path(tempfile.mkdtemp(dir=folder)) / "trace.json"
-    profiler.export_chrome_trace(str(trace))
-    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("name") == "[memory]"]
-    return sum(max(event["args"]["Bytes"], 0) for event in events)
