@@ -137,7 +137,7 @@ def assert_same_run(one, other):
     assert_equal(one[2].masks, other[2].masks)
     assert_equal(one[3].flags, other[3].flags)
     assert one[3].regrown_by_layer == other[3].regrown_by_layer
-    assert one[2].empty_by_layer() == other[2].empty_by_layer()
+    assert one[2].rows_by_layer() == other[2].rows_by_layer()
     assert one[3].end_cycle(one[2].masks) == other[3].end_cycle(other[2].masks)
     momenta = [[state["momentum_buffer"] for state in run[1].state.values()] for run in (one, other)]
     assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
