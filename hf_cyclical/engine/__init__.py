@@ -1,0 +1,1 @@
+"""Running a sparse model fast on a CPU."""

@@ -1,0 +1,279 @@
+"""Operators with weights: convolutions, linear layers and attention on planes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .attention import ATTENTION, ROWS, emit_attention
+from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
+from .native import Kernel
+from .operators import IDENTITY, Activation, External, Phases, copy_in, first_pixels, need_taps, pixel_mask, split_phases, tap_places
+from .plan import Choice, Plan
+from .planes import Tensor, tile_sizes
+from .products import PRODUCT, emit_dense, emit_sparse
+from .program import Field, Program, Row
+from .tuning import fastest
+from .weights import Matrix, dense_rows, matvec_pairs, matvec_rows, sparse_pairs
+
+__all__ = ["Convolution", "Residual", "attend", "convolve", "matvec"]
+
+CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
+SURELY_SPARSE, SURELY_DENSE = 0.9, 0.4  # beyond these sparsities there is nothing to measure
+TILES_TRIED = 4
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The weights and the geometry of a convolution; a linear layer is one of 1x1.
+
+    Attributes:
+        name: Of the layer, for the table of choices.
+        weight: (outputs, inputs by group, kernel rows, kernel columns).
+        padding: Rows above and columns before; what follows below and after, `size` decides.
+        size: Rows and columns of the result.
+    """
+
+    name: str
+    weight: np.ndarray
+    bias: np.ndarray
+    size: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - np.count_nonzero(self.weight) / max(self.weight.size, 1)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Planes to add: the first ones of the tensor, after some that are zero, and before others."""
+
+    tensor: Tensor
+    channels: int
+    zeros_before: int = 0
+
+
+def convolve(
+    plan: Plan,
+    source: Tensor | External | Phases,
+    layer: Convolution,
+    residual: Residual | None = None,
+    activation: Activation = IDENTITY,
+) -> Tensor:
+    """activation(convolution(source) + residual)."""
+    target = plan.tensor(len(layer.weight), *layer.size)
+    phases = _as_phases(plan, source, layer.stride)
+    taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
+    need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
+    if residual is not None:
+        plan.same_rows(residual.tensor, target)
+
+    def emit(program: Program) -> None:
+        matrix = _matrix(layer, phases, taps)
+        ends = _ends(phases.tensor, target, layer.bias, residual, activation)
+        row, choice = _choose(plan, layer, matrix, target, ends, activation)
+        plan.choices.append(choice)
+        program.rows.append(row)
+
+    plan.later(emit)
+    return target
+
+
+def _as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int, int]) -> Phases:
+    if isinstance(source, Phases):
+        return source
+    if stride == (1, 1):
+        tensor = copy_in(plan, source) if isinstance(source, External) else source
+        return Phases(tensor, stride, tensor.layout.channels, set())
+    return split_phases(plan, source, stride)
+
+
+def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]) -> Matrix:
+    outputs, inputs = layer.weight.shape[:2]
+    layout = phases.tensor.layout
+    channel = np.arange(inputs)[:, None] + np.array([first for first, _, _ in taps])[None]
+    within = np.array([dy * layout.pitch + dx for _, dy, dx in taps])[None]
+    offsets = 4 * (channel * layout.stride + within)
+    group = np.arange(outputs) // (outputs // layer.groups)
+    shifts = 4 * group * inputs * layout.stride
+    weights = layer.weight.reshape(outputs, -1)
+    channels = np.broadcast_to(np.arange(inputs)[:, None], offsets.shape)
+    _check_reach(layer, offsets, shifts, phases.tensor)
+    return Matrix(weights, offsets.reshape(-1), channels.reshape(-1), shifts)
+
+
+def _check_reach(layer: Convolution, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
+    """Every vector that the kernel will read lies in the source's buffer."""
+    layout = source.layout
+    height, width = layer.size
+    vectors = -(-((height - 1) * layout.pitch + width) // layout.lanes)
+    span = 4 * (vectors + max(1, vectors // 16)) * layout.lanes
+    first = layout.first_pixel() + int(offsets.min())
+    last = layout.first_pixel() + int(offsets.max()) + int(shifts.max()) + span
+    if first < 0 or last > 4 * layout.floats or 4 * layout.floats >= 2**31:
+        raise ValueError(f"{layer.name} would read bytes {first} to {last} of a buffer of {4 * layout.floats}")
+
+
+def _ends(
+    source: Tensor, target: Tensor, bias: np.ndarray, residual: Residual | None, activation: Activation
+) -> dict[str, Field]:
+    ends: dict[str, Field] = {
+        "source": first_pixels(source),
+        "target": first_pixels(target),
+        "target_stride": 4 * target.layout.stride,
+        "bias": np.ascontiguousarray(bias, np.float32),
+        "mask": pixel_mask(target),
+        **activation.fields(),
+    }
+    if residual is not None:
+        layout = residual.tensor.layout
+        planes = np.arange(target.layout.channels) - residual.zeros_before
+        planes[(planes < 0) | (planes >= residual.channels)] = layout.channels  # the spare plane, which is zero
+        ends |= {"residual": first_pixels(residual.tensor), "residual_planes": (4 * layout.stride * planes).astype(np.int32)}
+    return ends
+
+
+def _choose(
+    plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
+) -> tuple[Row, Choice]:
+    sparsity, registers = layer.sparsity, plan.target.registers
+    sparse = matrix.grouped or layer.groups > 1 or sparsity >= SURELY_DENSE
+    dense = layer.groups == 1 and sparsity < SURELY_SPARSE
+    rows: list[Row] = []
+    if sparse:
+        rows += _sparse_rows(plan, matrix, target, ends, activation)
+    first_dense = len(rows)
+    if dense:
+        rows += _dense_rows(plan, matrix, target, ends, activation, registers)
+    best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
+    path = "sparse" if best < first_dense else "dense"
+    return rows[best], Choice(layer.name, path, _reason(layer, sparsity, times, first_dense), sparsity)
+
+
+def _reason(layer: Convolution, sparsity: float, times: list[float], first_dense: int) -> str:
+    if layer.groups > 1:
+        return f"{layer.groups} groups: one output channel at a time"
+    if first_dense == 0:
+        return f"{sparsity:.0%} zeros are too few"
+    if first_dense == len(times):
+        return f"{sparsity:.0%} zeros"
+    a, b = min(times[:first_dense]) * 1e6, min(times[first_dense:]) * 1e6
+    return f"{sparsity:.0%} zeros: sparse {a:.0f} us, dense {b:.0f} us"
+
+
+def _split(plan: Plan, tiles: int) -> int:
+    """1 if threads should share tiles; with few of them, outputs are shared more evenly."""
+    return int(tiles >= 4 * plan.threads or (tiles > 1 and tiles % plan.threads == 0))
+
+
+def _sparse_rows(
+    plan: Plan, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
+) -> list[Row]:
+    sizes = tile_sizes(target.layout, plan.target.registers)[:TILES_TRIED]
+    inputs = int(matrix.channels.max(initial=0)) + 1
+    tap_bytes = 4 * plan.target.width * max(sizes) * 2
+    blocks = {inputs, *(max(8, CACHE_BYTES * times // tap_bytes) for times in (1, 4))} if not matrix.grouped else {inputs}
+    rows = []
+    for block in sorted(b for b in blocks if b <= inputs):
+        pairs = sparse_pairs(matrix, block)
+        for size in sizes:
+            tiles = -(-target.layout.vectors // size)
+            fields = {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks, "tiles": tiles}
+            fields |= {"outputs": len(matrix.weights), "by_tiles": _split(plan, tiles)}
+            kernel = Kernel("sparse", PRODUCT, emit_sparse, (size, activation.kind))
+            rows.append(Row(kernel, ends | fields))
+    return rows
+
+
+def _dense_rows(
+    plan: Plan, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation, registers: int
+) -> list[Row]:
+    outputs, inputs = matrix.weights.shape
+    rows = []
+    for at_once in (at_once for at_once in (4, 2, 1) if outputs % at_once == 0):
+        size = tile_sizes(target.layout, max(1, (registers - 4) // at_once if registers < 16 else registers // at_once))[0]
+        tiles = -(-target.layout.vectors // size)
+        for block in {inputs, min(inputs, 128)}:
+            dense = dense_rows(matrix, at_once, block)
+            fields = {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
+            fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs, "tiles": tiles}
+            fields |= {"outputs": outputs // at_once, "by_tiles": _split(plan, tiles)}
+            rows.append(Row(Kernel("dense", PRODUCT, emit_dense, (size, at_once, activation.kind)), ends | fields))
+        if at_once > 1:
+            break
+    return rows
+
+
+def matvec(plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation) -> Tensor:
+    """A linear layer on one pixel per channel. The result is flat."""
+    outputs, inputs = weight.shape
+    target = plan.tensor(outputs, 1, 1, flat=True)
+    sparsity = 1 - np.count_nonzero(weight) / max(weight.size, 1)
+    lanes = plan.target.width
+    tile = 4 if outputs > 2 * lanes else 1
+
+    def emit(program: Program) -> None:
+        stride = 4 * source.layout.stride
+        ends = {"source": first_pixels(source), "source_stride": stride, "target": first_pixels(target), "inputs": inputs}
+        ends |= activation.fields()
+        group = tile * lanes
+        padded = np.zeros(-(-outputs // group) * group, np.float32)
+        padded[:outputs] = bias
+        dense = {"outputs": len(padded) // group, "weights": matvec_rows(weight, group), "bias": padded}
+        rows = [Row(Kernel("matvec", MATVEC, emit_dense_matvec, (tile, activation.kind)), ends | dense)]
+        if sparsity >= SURELY_DENSE:
+            pairs, starts = matvec_pairs(weight, stride)
+            sparse = {"outputs": outputs, "weights": pairs, "starts": starts, "bias": padded}
+            rows.append(Row(Kernel("sparse matvec", MATVEC, emit_sparse_matvec, (activation.kind,)), ends | sparse))
+        best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
+        why = f"{sparsity:.0%} zeros"
+        why += ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times)) if len(rows) > 1 else " are too few"
+        plan.choices.append(Choice(name, ("dense", "sparse")[best], why, sparsity))
+        program.rows.append(rows[best])
+
+    plan.later(emit)
+    return target
+
+
+def attend(
+    plan: Plan,
+    query: tuple[Tensor, int],
+    key: tuple[Tensor, int],
+    value: tuple[Tensor, int],
+    heads: int,
+    features: int,
+    scale: float,
+) -> Tensor:
+    """Softmax attention; each of query, key and value is a tensor and the channel where its first head begins."""
+    channels, tokens = heads * features, query[0].layout.width
+    target = plan.tensor(channels, 1, tokens)
+    scratch = plan.tensor(1, 1, 1)
+
+    def emit(program: Program) -> None:
+        layout = target.layout
+        most = plan.target.registers // ROWS if plan.target.width == 16 else 2
+        tile = tile_sizes(layout, most)[0]
+        tiles = -(-layout.vectors // tile)
+        scratch_vectors = (tokens + ROWS) * tile
+        scratch.layout = type(layout)(plan.threads, 1, scratch_vectors * layout.lanes, layout.lanes)
+        ends: dict[str, Field] = {"target": first_pixels(target), "target_stride": 4 * layout.stride}
+        for name, (tensor, channel) in (("query", query), ("key", key), ("value", value)):
+            ends |= {name: first_pixels(tensor, channel), f"{name}_stride": 4 * tensor.layout.stride}
+        program.add(
+            Kernel("attention", ATTENTION, emit_attention, (tile,)),
+            **ends,
+            heads=heads,
+            features=features,
+            tokens=tokens,
+            tiles=tiles,
+            scale=float(scale),
+            scratch=first_pixels(scratch),
+            scratch_bytes=4 * scratch.layout.stride,
+            mask=pixel_mask(target),
+        )
+
+    plan.later(emit)
+    return target
