@@ -56,8 +56,8 @@ def emit_attention(e: Emitter, tile: int) -> None:
             for m in range(ROWS):
                 at = e.add(target, e.mul(e.add(row, m), e["target_stride"]))
                 for j in range(tile):
-                    value = e.b.fmul(sums[m * tile + j], factors[j])
-                    e.store(e.keep(value, mask, j * e.vector_bytes), at, j * e.vector_bytes)
+                    share = e.b.fmul(sums[m * tile + j], factors[j])
+                    e.store(e.keep(share, mask, j * e.vector_bytes), at, j * e.vector_bytes)
 
         e.each(0, e["features"], feature_rows, ROWS)
 

@@ -1,5 +1,6 @@
 """A model as rows of kernels and torch calls, for images of one size; and running it."""
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +52,12 @@ class Graph:
         self._lock = threading.Lock()
         self._instances: list[Instance] = []
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._shapes = {slot: (1, floats) for slot, floats in self.buffers.items()}
+        self._leaf = self.out_spec.is_leaf()
+        self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
+        for i, output in enumerate(self.outputs):
+            if isinstance(output, Materialized) and _is_all(output, self.buffers[output.slot]):
+                self._shapes[output.slot] = output.size[1:]
+                self.outputs[i] = Slot(output.slot, output.size)
         native = [step for step in self.steps if not isinstance(step, TorchCall)]
         self._direct = len(native) == len(self.steps) == 1
 
@@ -64,7 +70,7 @@ class Graph:
         images = images.contiguous()
         with self._lock:
             outputs = self._run_rows(images) if self._direct else self._run_steps(images)
-        return pytree.tree_unflatten(outputs, self.out_spec)
+        return outputs[0] if self._leaf else pytree.tree_unflatten(outputs, self.out_spec)
 
     def _instance(self, index: int) -> Instance:
         while len(self._instances) <= index:
@@ -76,8 +82,13 @@ class Graph:
         """Only kernels: images are shared by the threads, or threads share the rows of each image."""
         count = len(images)
         slots: dict[int, TorchTensor] = {0: images}
-        for slot, floats in self.buffers.items():
-            slots[slot] = torch.empty(count, floats)
+        for slot, shape in self._shapes.items():
+            slots[slot] = torch.empty(count, *shape)
+        if self.threads == 1:
+            instance = self._instance(0)
+            self._point(instance, slots, 0)
+            instance.run(*self.steps[0], count)
+            return [_batched(output, slots, count) for output in self.outputs]
         parts = min(self.threads, count)
         if self.threads == 1 or count >= self.threads:
             starts = [count * i // parts for i in range(parts + 1)]
@@ -116,7 +127,7 @@ class Graph:
         for cell, slot in enumerate(self.cells):
             tensor = slots[slot]
             step = tensor.stride(0) * 4
-            instance.cells[cell] = (tensor.data_ptr() + start * step, step)
+            instance.point(cell, tensor.data_ptr() + start * step, step)
 
     def _run_steps(self, images: TorchTensor) -> list[Any]:
         """Kernels and torch calls in turn, image by image."""
@@ -126,8 +137,8 @@ class Graph:
     def _run_image(self, image: TorchTensor) -> list[Any]:
         instance = self._instance(0)
         slots: dict[int, Any] = {0: image}
-        for slot, floats in self.buffers.items():
-            slots[slot] = torch.empty(1, floats)
+        for slot, shape in self._shapes.items():
+            slots[slot] = torch.empty(1, *shape)
         for step in self.steps:
             if isinstance(step, TorchCall):
                 args, kwargs = pytree.tree_map_only(
@@ -138,7 +149,7 @@ class Graph:
             for cell, slot in enumerate(self.cells):
                 if slot in slots:
                     slots[slot] = slots[slot].float().contiguous()
-                    instance.cells[cell] = (slots[slot].data_ptr(), 0)
+                    instance.point(cell, slots[slot].data_ptr(), 0)
             self._rows_of(instance, *step)
         return [_resolve(output, slots) for output in self.outputs]
 
@@ -152,6 +163,13 @@ class Graph:
         instance.run(first, last, 1, 0, size)
         for other in others:
             other.result()
+
+
+def _is_all(value: Materialized, floats: int) -> bool:
+    """Whether this is a contiguous tensor that takes all of its memory."""
+    contiguous = torch.empty(value.size, device="meta").stride()
+    same = all(a == b or n == 1 for a, b, n in zip(value.stride, contiguous, value.size, strict=True))
+    return same and value.offset == 0 and math.prod(value.size) == floats
 
 
 def _is_ours(leaf: Any) -> bool:

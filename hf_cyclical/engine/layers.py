@@ -178,12 +178,13 @@ def _sparse_rows(
     blocks = {inputs, *(max(8, CACHE_BYTES * times // tap_bytes) for times in (1, 4))} if not matrix.grouped else {inputs}
     rows = []
     for block in sorted(b for b in blocks if b <= inputs):
-        pairs = sparse_pairs(matrix, block)
         for size in sizes:
+            chains = 2 if 2 * size <= plan.target.registers // 2 else 1
+            pairs = sparse_pairs(matrix, block, chains)
             tiles = -(-target.layout.vectors // size)
             fields = {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks, "tiles": tiles}
             fields |= {"outputs": len(matrix.weights), "by_tiles": _split(plan, tiles)}
-            kernel = Kernel("sparse", PRODUCT, emit_sparse, (size, activation.kind))
+            kernel = Kernel("sparse", PRODUCT, emit_sparse, (size, chains, activation.kind))
             rows.append(Row(kernel, ends | fields))
     return rows
 
@@ -194,7 +195,7 @@ def _dense_rows(
     outputs, inputs = matrix.weights.shape
     rows = []
     for at_once in (at_once for at_once in (4, 2, 1) if outputs % at_once == 0):
-        size = tile_sizes(target.layout, max(1, (registers - 4) // at_once if registers < 16 else registers // at_once))[0]
+        size = tile_sizes(target.layout, max(1, (registers - at_once) // at_once))[0]
         tiles = -(-target.layout.vectors // size)
         for block in {inputs, min(inputs, 128)}:
             dense = dense_rows(matrix, at_once, block)

@@ -25,7 +25,6 @@ class Host:
         width: Floats in a vector.
         processor: LLVM's name of it.
         features: LLVM's flags of what it has.
-        registers: Vectors that a tile may take.
     """
 
     width: int
@@ -34,6 +33,7 @@ class Host:
 
     @property
     def registers(self) -> int:
+        """Vectors that a tile may take; the rest holds what is loaded."""
         return 28 if self.width == 16 else 12
 
 

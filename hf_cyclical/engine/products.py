@@ -32,16 +32,36 @@ PRODUCT = (
 )
 
 
-def emit_sparse(e: Emitter, tile: int, activation: str) -> None:
-    """Sparse weights: one load and one fused multiply-add per nonzero weight and vector."""
+PAIR_BYTES = 2 * BYTES
+
+
+def emit_sparse(e: Emitter, tile: int, chains: int, activation: str) -> None:
+    """Sparse weights: one load and one fused multiply-add per nonzero weight and vector.
+
+    Args:
+        e: Where to.
+        tile: Vectors of pixels.
+        chains: Sums per vector that do not wait for each other, where a small tile would leave the processor idle; the
+            pairs of an output come in this number.
+        activation: What is applied to the result.
+    """
 
     def accumulate(source: Value, _: Value, first: Value, last: Value, sums: Vector) -> Vector:
-        def pair(address: Value, acc: Vector) -> Vector:
-            pixels = e.add(source, e.load_int(address))
-            weight = e.splat(e.load_float(address, BYTES))
-            return [e.fma(e.load(pixels, j * e.vector_bytes), weight, a) for j, a in enumerate(acc)]
+        def pairs(address: Value, acc: Vector) -> Vector:
+            terms = []
+            for chain in range(chains):
+                pixels = e.add(source, e.load_int(address, chain * PAIR_BYTES))
+                weight = e.splat(e.load_float(address, chain * PAIR_BYTES + BYTES))
+                own = acc[chain * tile : (chain + 1) * tile]
+                terms += [e.fma(e.load(pixels, j * e.vector_bytes), weight, a) for j, a in enumerate(own)]
+            return terms
 
-        return e.loop(first, last, 2 * BYTES, sums, pair)
+        zeros = [e.splat(0.0)] * (tile * (chains - 1))
+        terms = e.loop(first, last, chains * PAIR_BYTES, [*sums, *zeros], pairs)
+        totals = terms[:tile]
+        for chain in range(1, chains):
+            totals = [e.b.fadd(a, b) for a, b in zip(totals, terms[chain * tile :], strict=False)]
+        return totals
 
     _emit(e, tile, 1, activation, accumulate)
 

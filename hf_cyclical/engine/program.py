@@ -117,7 +117,7 @@ class Instance:
     ) -> None:
         self._allocate = allocate
         self._constants: dict[int, tuple[np.ndarray, np.ndarray]] = {} if twin is None else twin._constants
-        self.cells = np.zeros((max(program.cells, 1), 2), np.int64)
+        self.cells = (ctypes.c_int64 * (2 * max(program.cells, 1)))()
         chosen = program.buffers()
         self._memory: dict[int, np.ndarray] = {}
         for tensor, index in chosen.items():
@@ -131,7 +131,7 @@ class Instance:
         self._barrier = np.zeros(16, np.int64)
         run = Kernel("run", RUN, emit_run)
         self._run = CALL(kernel_address(run, program.target))
-        self._jobs: dict[tuple[int, int, int], np.ndarray] = {}
+        self._jobs: dict[tuple[int, int, int], tuple[int, np.ndarray]] = {}
 
     def run(self, first: int, last: int, images: int = 1, rank: int = 0, size: int = 1) -> None:
         """Run some rows for each image. Every one of `size` threads calls this with its own rank."""
@@ -140,8 +140,13 @@ class Instance:
         if job is None:
             if len(self._jobs) > 64:
                 self._jobs.clear()
-            job = self._jobs[key] = self._job(*key)
-        self._run(job.ctypes.data, rank, size)
+            row = self._job(*key)
+            job = self._jobs[key] = (row.ctypes.data, row)
+        self._run(job[0], rank, size)
+
+    def point(self, cell: int, address: int, step: int) -> None:
+        """Say where the torch tensor of a cell is, and how many bytes later the next image."""
+        self.cells[2 * cell], self.cells[2 * cell + 1] = address, step
 
     def ready(self) -> None:
         """Before several threads run rows together."""
@@ -152,8 +157,8 @@ class Instance:
             "rows": self._addresses.ctypes.data + 8 * first,
             "count": last - first,
             "images": images,
-            "cells": self.cells.ctypes.data,
-            "cell_count": len(self.cells),
+            "cells": ctypes.addressof(self.cells),
+            "cell_count": len(self.cells) // 2,
             "barrier": self._barrier.ctypes.data,
             "sleep": _sleep(),
         }
@@ -169,7 +174,7 @@ class Instance:
         if isinstance(value, Place):
             return self._places[value.tensor].ctypes.data + value.offset
         if isinstance(value, Cell):
-            return self.cells.ctypes.data + 16 * value.index
+            return ctypes.addressof(self.cells) + 16 * value.index
         if isinstance(value, np.ndarray):
             return self._constant(value)
         return float_bits(value) if isinstance(value, float) else int(value)

@@ -52,19 +52,32 @@ class Dense:
     offsets: np.ndarray
 
 
-def sparse_pairs(matrix: Matrix, block_channels: int) -> Pairs:
-    """The nonzero weights, in blocks of so many input channels."""
+def sparse_pairs(matrix: Matrix, block_channels: int, multiple: int = 1) -> Pairs:
+    """The nonzero weights, in blocks of so many input channels.
+
+    Args:
+        matrix: All weights.
+        block_channels: Input channels in a block.
+        multiple: The pairs of each output and block are filled up to a multiple of this, with zero weights.
+    """
     outputs, columns = np.nonzero(matrix.weights)
     channels = matrix.channels[columns]
     blocks = int(matrix.channels.max(initial=0)) // block_channels + 1
     place = (channels // block_channels) * len(matrix.weights) + outputs
     order = np.lexsort((matrix.offsets[columns], place))
-    pairs = np.zeros(len(order) + 1, PAIR)  # one more, so that there is never nothing
-    pairs["offset"][:-1] = (matrix.offsets[columns] + matrix.shifts[outputs])[order]
-    pairs["weight"][:-1] = matrix.weights[outputs, columns][order]
     counts = np.bincount(place, minlength=blocks * len(matrix.weights))
-    starts = np.concatenate([[0], np.cumsum(counts)]) * PAIR.itemsize
-    return Pairs(blocks, starts.astype(np.int32), pairs)
+    filled = -(-counts // multiple) * multiple
+    starts, ends = np.concatenate([[0], np.cumsum(filled)]), np.cumsum(counts)
+    # Where each pair goes; what is filled up repeats an offset of the same output, which is read anyway.
+    where = starts[place[order]] + np.arange(len(order)) - (ends - counts)[place[order]]
+    pairs = np.zeros(int(starts[-1]) + 1, PAIR)  # one more, so that there is never nothing
+    offsets = (matrix.offsets[columns] + matrix.shifts[outputs])[order]
+    some = np.zeros(len(counts), np.int64)
+    some[place[order]] = offsets
+    pairs["offset"][:-1] = np.repeat(some, filled)
+    pairs["offset"][where] = offsets
+    pairs["weight"][where] = matrix.weights[outputs, columns][order]
+    return Pairs(blocks, (starts * PAIR.itemsize).astype(np.int32), pairs)
 
 
 def dense_rows(matrix: Matrix, rows: int, block_inputs: int) -> Dense:
