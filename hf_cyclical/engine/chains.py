@@ -11,7 +11,8 @@ from torch.fx import Node
 from .layers import Convolution, Residual, convolve, matvec
 from .lowering import Lowering, Value, arguments, name_of
 from .operators import IDENTITY, RELU, Activation, External
-from .views import Dim, View
+from .planes import Tensor
+from .views import ONE, Dim, View
 
 __all__ = ["activation_of", "lower_convolution", "lower_linear", "norm_factors"]
 
@@ -170,7 +171,11 @@ def lower_convolution(low: Lowering, node: Node) -> Value:
     """A 2-d convolution of an image."""
     view, args = low.view(node.args[0]), arguments(node)
     weight = low.constant(args["weight"])
-    if view is None or weight is None or "".join(dim.axis for dim in view.dims if dim.size > 1) not in ("chw", "hw"):
+    if view is None or weight is None:
+        return None
+    if view.axes in ("c", "") and weight.shape[2:] == (1, 1) and args["groups"] == 1 and len(view.dims) == 4:
+        return _on_vector(low, node, view, weight[:, :, 0, 0], (Dim("1", 1), Dim("c", len(weight)), ONE, ONE))
+    if "".join(dim.axis for dim in view.dims) != "1chw" or (isinstance(view.tensor, Tensor) and view.tensor.layout.flat):
         return None
     if len(view.dims) != 4 or not view.simple or any(view.zeros) or view.step != (1, 1):
         return None
@@ -206,20 +211,27 @@ def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -
 
 def lower_linear(low: Lowering, node: Node) -> Value:
     """A linear layer on tokens, on the pixels of an image, or on one vector."""
-    view, args = low.view(node.args[0]), arguments(node)
+    view, args = low.view(node.args[0], tokens=True), arguments(node)
     weight = low.constant(args["weight"])
     if view is None or weight is None or view.dims[-1].axis != "c":
         return None
     tensor = low.planes(view)
     if tensor is None or tensor.shape[0] != weight.shape[1]:
         return None
-    outputs, pixels = len(weight), tensor.shape[1] * tensor.shape[2]
-    dims = (*view.dims[:-1], Dim("c", outputs))
-    chain = _chain(low, node, dims, outputs, args["bias"], residuals=pixels > 1)
+    dims = (*view.dims[:-1], Dim("c", len(weight)))
+    if tensor.shape[1:] == (1, 1):
+        return _on_vector(low, node, view, weight, dims)
+    chain = _chain(low, node, dims, len(weight), args["bias"])
+    scaled = weight * chain.scale[:, None]
+    layer = Convolution(low.layer_name(args["weight"]), scaled[:, :, None, None], chain.shift, tensor.shape[1:])
+    return _finish(low, chain, convolve(low.plan, tensor, layer, chain.residual, chain.activation))
+
+
+def _on_vector(low: Lowering, node: Node, view: View, weight: np.ndarray, dims: tuple[Dim, ...]) -> Value:
+    """A layer on one pixel."""
+    args, tensor = arguments(node), low.planes(view)
+    if tensor is None or tensor.shape != (weight.shape[1], 1, 1):
+        return None
+    chain = _chain(low, node, dims, len(weight), args["bias"], residuals=False)
     name, scaled = low.layer_name(args["weight"]), weight * chain.scale[:, None]
-    if pixels == 1:
-        result = matvec(low.plan, name, tensor, scaled, chain.shift, chain.activation)
-    else:
-        layer = Convolution(name, scaled[:, :, None, None], chain.shift, tensor.shape[1:])
-        result = convolve(low.plan, tensor, layer, chain.residual, chain.activation)
-    return _finish(low, chain, result)
+    return _finish(low, chain, matvec(low.plan, name, tensor, scaled, chain.shift, chain.activation))

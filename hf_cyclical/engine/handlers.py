@@ -14,12 +14,9 @@ from .layers import Convolution, attend, convolve
 from .lowering import Lowering, Value, arguments
 from .operators import combine, copy_into, flatten, max_pool, mean, norm, take_column
 from .planes import Tensor
-from .views import Dim, View, image, permute, reshape, select
+from .views import ONE, Dim, View, image, permute, reshape, select
 
 __all__ = ["HANDLERS"]
-
-ONE = Dim("1", 1)
-
 
 def _activate(low: Lowering, node: Node) -> Value:
     view, activation = low.view(node.args[0]), activation_of(node)
@@ -202,7 +199,7 @@ def _mean(low: Lowering, node: Node) -> Value:
         return None
     gone = {dim % len(view.dims) for dim in args["dim"]}
     axes = "".join(view.dims[i].axis for i in sorted(gone) if view.dims[i].size > 1)
-    return _averaged(low, view, gone, args["keepdim"]) if axes in ("hw", "p", "wh") else None
+    return _averaged(low, view, gone, args["keepdim"]) if axes in ("", "hw", "p") else None
 
 
 def _averaged(low: Lowering, view: View, gone: set[int], keep: bool) -> Value:
@@ -210,6 +207,8 @@ def _averaged(low: Lowering, view: View, gone: set[int], keep: bool) -> Value:
     if tensor is None or any(dim.axis in "hwp" and dim.size > 1 and i not in gone for i, dim in enumerate(view.dims)):
         return None
     dims = [ONE if i in gone else dim for i, dim in enumerate(view.dims) if keep or i not in gone]
+    if tensor.shape[1:] == (1, 1):
+        return View(tensor, tuple(dims))
     return View(mean(low.plan, tensor), tuple(dims))
 
 
@@ -242,9 +241,11 @@ def _average_pool(low: Lowering, node: Node) -> Value:
     kernel = _pair(args["kernel_size"])
     stride, padding = _pair(args["stride"], kernel), _pair(args["padding"])
     outside = any(padding) and not args["count_include_pad"]
-    if view is None or view.axes != "chw" or not view.complete or outside or args["ceil_mode"]:
+    if view is None or view.axes != "chw" or not view.complete or outside:
         return None
-    channels = view.tensor.shape[0]
+    channels, *extent = view.tensor.shape
+    if args["ceil_mode"] and any((n + 2 * p - k) % s for n, p, k, s in zip(extent, padding, kernel, stride, strict=True)):
+        return None  # a last window that is not all inside
     divisor = args["divisor_override"] or kernel[0] * kernel[1]
     weight = np.full((channels, 1, *kernel), 1 / divisor, np.float32)
     size = tuple(node.meta["val"].shape[2:])

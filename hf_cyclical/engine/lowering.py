@@ -1,5 +1,6 @@
 """From a graph of torch.export to a plan: every node becomes operators on planes, a view, a constant or a torch call."""
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from torch.fx import Graph, Node
 from .operators import External, Phases, copy_in, copy_into, copy_out, split_phases
 from .plan import Plan
 from .planes import Tensor
-from .views import Dim, View, image
+from .views import Dim, View, image, reshape
 
 __all__ = ["Lowering", "Slot", "TorchCall", "arguments", "follow_changes", "name_of"]
 
@@ -127,11 +128,16 @@ class Lowering:
         self.cells.append(slot)
         return len(self.cells) - 1
 
-    def view(self, arg: Any) -> View | None:
-        """An argument in planes; a torch tensor of a shape that can be is copied there."""
+    def view(self, arg: Any, *, tokens: bool = False) -> View | None:
+        """An argument in planes; a torch tensor of a shape that can be is copied there.
+
+        Args:
+            arg: A node.
+            tokens: Whether its last dimension is that of channels, whatever the others are.
+        """
         value = self.get(arg)
         if isinstance(value, Slot):
-            value = self._enter(value)
+            value = self._enter_tokens(value) if tokens else self._enter(value)
         return value if isinstance(value, View) else None
 
     def _placeholder(self, node: Node) -> Value:
@@ -167,7 +173,9 @@ class Lowering:
     def _in_torch(self, node: Node) -> Value:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: self.outside(self.values[arg]))
         slot = self.new_slot(())
-        self.torch_calls.append((self.plan.steps, TorchCall(node.target, args, kwargs, slot.index)))
+        # Strides are not those of the original model, and `view` minds them.
+        target = torch.ops.aten.reshape.default if name_of(node) == "view" else node.target
+        self.torch_calls.append((self.plan.steps, TorchCall(target, args, kwargs, slot.index)))
         value = node.meta["val"]
         if isinstance(value, TorchTensor):
             return Slot(slot.index, tuple(value.shape))
@@ -253,12 +261,16 @@ class Lowering:
             channels, height, width = shape[1:]
             strides = (4 * height * width, 4 * width, 4)
             return image(External(self._cell_of(slot), (channels, height, width), strides))
-        if len(shape) in (2, 3):
-            pixels, channels = int(np.prod(shape[1:-1], dtype=int)), shape[-1]
-            external = External(self._cell_of(slot), (channels, 1, pixels), (4, 4 * channels * pixels, 4 * channels))
-            middle = [Dim("p", pixels)] if len(shape) == 3 else []
-            return View(external, (Dim("1", 1), *middle, Dim("c", channels)))
-        return None
+        return self._enter_tokens(slot) if len(shape) in (2, 3) else None
+
+    def _enter_tokens(self, slot: Slot) -> View | None:
+        """Planes of a torch tensor whose last dimension is that of channels."""
+        *pixels, channels = slot.shape
+        count = math.prod(pixels)
+        if len(slot.shape) < 2 or not count * channels:
+            return None
+        external = External(self._cell_of(slot), (channels, 1, count), (4, 4 * channels * count, 4 * channels))
+        return reshape(View(external, (Dim("p", count), Dim("c", channels))), slot.shape)
 
     def _cell_of(self, slot: Slot) -> int:
         if slot.index not in self.cells:

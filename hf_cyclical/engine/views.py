@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from .operators import External
 from .planes import Tensor
 
-__all__ = ["Dim", "View", "image", "permute", "reshape", "select", "tokens", "vector"]
+__all__ = ["ONE", "Dim", "View", "image", "permute", "reshape", "select", "tokens", "vector"]
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,11 @@ class View:
 
     @property
     def simple(self) -> bool:
-        """Whether its channels follow each other in the tensor."""
-        channels = [dim for dim in self.dims if dim.axis == "c" and dim.size > 1]
-        return len(channels) <= 1 and all(dim.stride == 1 for dim in channels)
+        """Whether its channels follow each other in the tensor, and so do its pixels."""
+        channels, pixels = ([dim for dim in self.dims if dim.axis == axis and dim.size > 1] for axis in "cp")
+        steps = [after.size * after.stride for after in pixels[1:]] + [1]
+        in_order = all(dim.stride == step for dim, step in zip(pixels, steps, strict=False))
+        return len(channels) <= 1 and all(dim.stride == 1 for dim in channels) and in_order
 
     @property
     def channels(self) -> int:
@@ -147,13 +149,13 @@ def _take(source: list[Dim], size: int) -> Dim | None:
     first = source.pop(0)
     if first.size == size:
         return first
-    if first.axis == "c" and first.size % size == 0:
-        source.insert(0, Dim("c", first.size // size, first.stride))
-        return Dim("c", size, first.stride * (first.size // size))
+    if first.axis in "cp" and first.size % size == 0:
+        source.insert(0, Dim(first.axis, first.size // size, first.stride))
+        return Dim(first.axis, size, first.stride * (first.size // size))
     while first.size < size and source:
         second = source.pop(0)
-        if first.axis == "c" == second.axis and first.stride == second.size * second.stride:
-            first = Dim("c", first.size * second.size, second.stride)
+        if first.axis in "cp" and first.axis == second.axis and first.stride == second.size * second.stride:
+            first = Dim(first.axis, first.size * second.size, second.stride)
         elif (first.axis, second.axis) == ("h", "w"):
             first = Dim("p", first.size * second.size)
         else:
