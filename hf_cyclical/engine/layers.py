@@ -18,8 +18,8 @@ from .weights import Matrix, dense_rows, matvec_pairs, matvec_rows, sparse_pairs
 __all__ = ["Convolution", "Residual", "attend", "convolve", "matvec"]
 
 CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
-SURELY_SPARSE, SURELY_DENSE = 0.9, 0.4  # beyond these sparsities there is nothing to measure
-TILES_TRIED = 4
+SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
+TILES_TRIED = 3
 
 
 @dataclass(frozen=True)
@@ -136,76 +136,88 @@ def _ends(
     return ends
 
 
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a layer: its path, vectors in a tile, outputs at once, and inputs in a block."""
+
+    path: str
+    tile: int
+    at_once: int
+    block: int
+
+
+_TUNED: dict[tuple[object, ...], tuple[Way, str]] = {}  # what was measured in this process, by geometry and zeros
+
+
 def _choose(
     plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
 ) -> tuple[Row, Choice]:
-    sparsity, registers = layer.sparsity, plan.target.registers
-    sparse = matrix.grouped or layer.groups > 1 or sparsity >= SURELY_DENSE
-    dense = layer.groups == 1 and sparsity < SURELY_SPARSE
-    rows: list[Row] = []
-    if sparse:
-        rows += _sparse_rows(plan, matrix, target, ends, activation)
-    first_dense = len(rows)
-    if dense:
-        rows += _dense_rows(plan, matrix, target, ends, activation, registers)
-    best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
-    path = "sparse" if best < first_dense else "dense"
-    return rows[best], Choice(layer.name, path, _reason(layer, sparsity, times, first_dense), sparsity)
+    """The fastest way; layers of the same shapes and about as many zeros share what was measured."""
+    sparsity = layer.sparsity
+    zeros = round(20 * sparsity) if sparsity < SURELY_SPARSE else round(np.log2(max(1 - sparsity, 1e-6)))
+    shape = (plan.target, target.layout, layer.weight.shape, layer.stride, layer.groups, activation.kind)
+    key = (*shape, plan.threads, zeros, sparsity < SURELY_SPARSE)
+    if key not in _TUNED:
+        ways = _ways(plan, layer, matrix, target)
+        rows = [_row(plan, way, matrix, target, ends, activation) for way in ways]
+        best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
+        _TUNED[key] = ways[best], _comparison(ways, times)
+    way, comparison = _TUNED[key]
+    row = _row(plan, way, matrix, target, ends, activation)
+    return row, Choice(layer.name, way.path, _reason(layer, way) + comparison, float(sparsity))
 
 
-def _reason(layer: Convolution, sparsity: float, times: list[float], first_dense: int) -> str:
+def _comparison(ways: list[Way], times: list[float]) -> str:
+    best = {path: min((1e6 * t for w, t in zip(ways, times, strict=True) if w.path == path), default=None)
+            for path in ("sparse", "dense")}
+    if None in best.values():
+        return ""
+    return f": sparse {best['sparse']:.0f} us, dense {best['dense']:.0f} us"
+
+
+def _reason(layer: Convolution, way: Way) -> str:
     if layer.groups > 1:
         return f"{layer.groups} groups: one output channel at a time"
-    if first_dense == 0:
-        return f"{sparsity:.0%} zeros are too few"
-    if first_dense == len(times):
-        return f"{sparsity:.0%} zeros"
-    a, b = min(times[:first_dense]) * 1e6, min(times[first_dense:]) * 1e6
-    return f"{sparsity:.0%} zeros: sparse {a:.0f} us, dense {b:.0f} us"
+    zeros = f"{layer.sparsity:.1%} zeros"
+    return f"{zeros} are too few" if way.path == "dense" and layer.sparsity < SURELY_DENSE else zeros
 
 
-def _split(plan: Plan, tiles: int) -> int:
-    """1 if threads should share tiles; with few of them, outputs are shared more evenly."""
-    return int(tiles >= 4 * plan.threads or (tiles > 1 and tiles % plan.threads == 0))
-
-
-def _sparse_rows(
-    plan: Plan, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
-) -> list[Row]:
-    sizes = tile_sizes(target.layout, plan.target.registers)[:TILES_TRIED]
-    inputs = int(matrix.channels.max(initial=0)) + 1
-    tap_bytes = 4 * plan.target.width * max(sizes) * 2
-    blocks = {inputs, *(max(8, CACHE_BYTES * times // tap_bytes) for times in (1, 4))} if not matrix.grouped else {inputs}
-    rows = []
-    for block in sorted(b for b in blocks if b <= inputs):
-        for size in sizes:
-            chains = 2 if 2 * size <= plan.target.registers // 2 else 1
-            pairs = sparse_pairs(matrix, block, chains)
-            tiles = -(-target.layout.vectors // size)
-            fields = {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks, "tiles": tiles}
-            fields |= {"outputs": len(matrix.weights), "by_tiles": _split(plan, tiles)}
-            kernel = Kernel("sparse", PRODUCT, emit_sparse, (size, chains, activation.kind))
-            rows.append(Row(kernel, ends | fields))
-    return rows
-
-
-def _dense_rows(
-    plan: Plan, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation, registers: int
-) -> list[Row]:
-    outputs, inputs = matrix.weights.shape
-    rows = []
-    for at_once in (at_once for at_once in (4, 2, 1) if outputs % at_once == 0):
+def _ways(plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor) -> list[Way]:
+    registers, (outputs, inputs) = plan.target.registers, matrix.weights.shape
+    ways = []
+    if layer.groups > 1 or layer.sparsity >= SURELY_DENSE:
+        sizes = tile_sizes(target.layout, registers)[:TILES_TRIED]
+        channels = int(matrix.channels.max(initial=0)) + 1
+        tap_bytes = 8 * plan.target.width * max(sizes)
+        blocks = {channels}
+        if layer.groups == 1:
+            blocks |= {min(channels, max(8, CACHE_BYTES * times // tap_bytes)) for times in (1, 3)}
+        ways += [Way("sparse", size, 1, block) for block in sorted(blocks) for size in sizes]
+    if layer.groups == 1 and layer.sparsity < SURELY_SPARSE:
+        at_once = next(n for n in (4, 2, 1) if outputs % n == 0)
         size = tile_sizes(target.layout, max(1, (registers - at_once) // at_once))[0]
-        tiles = -(-target.layout.vectors // size)
-        for block in {inputs, min(inputs, 128)}:
-            dense = dense_rows(matrix, at_once, block)
-            fields = {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
-            fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs, "tiles": tiles}
-            fields |= {"outputs": outputs // at_once, "by_tiles": _split(plan, tiles)}
-            rows.append(Row(Kernel("dense", PRODUCT, emit_dense, (size, at_once, activation.kind)), ends | fields))
-        if at_once > 1:
-            break
-    return rows
+        ways += [Way("dense", size, at_once, block) for block in {inputs, min(inputs, 128)}]
+    return ways
+
+
+def _row(
+    plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
+) -> Row:
+    tiles = -(-target.layout.vectors // way.tile)
+    # With few tiles, outputs are shared more evenly by threads.
+    by_tiles = tiles >= 4 * plan.threads or (tiles > 1 and tiles % plan.threads == 0)
+    fields: dict[str, Field] = {"tiles": tiles, "by_tiles": int(by_tiles)}
+    if way.path == "sparse":
+        chains = 2 if 2 * way.tile <= plan.target.registers // 2 else 1
+        pairs = sparse_pairs(matrix, way.block, chains)
+        fields |= {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks}
+        fields["outputs"] = len(matrix.weights)
+        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind)), ends | fields)
+    dense = dense_rows(matrix, way.at_once, way.block)
+    fields |= {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
+    fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs}
+    fields["outputs"] = len(matrix.weights) // way.at_once
+    return Row(Kernel("dense", PRODUCT, emit_dense, (way.tile, way.at_once, activation.kind)), ends | fields)
 
 
 def matvec(plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation) -> Tensor:

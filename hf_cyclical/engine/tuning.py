@@ -10,8 +10,8 @@ from .program import Instance, Place, Program, Row
 
 __all__ = ["fastest", "seconds_of"]
 
-ROUNDS = 5
-ENOUGH = 2e-4  # seconds per round: less is not measured well
+ROUNDS = 4
+ENOUGH = 1e-4  # seconds per round: less is not measured well
 
 
 def fastest(target: Host, candidates: Sequence[Sequence[Row]]) -> tuple[int, list[float]]:

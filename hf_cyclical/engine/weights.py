@@ -1,6 +1,7 @@
 """Weights in the order in which the kernels read them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -27,9 +28,10 @@ class Matrix:
     channels: np.ndarray
     shifts: np.ndarray
 
-    @property
-    def grouped(self) -> bool:
-        return bool(self.shifts.any())
+    @cached_property
+    def nonzero(self) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and columns of the weights that are not zero, output by output."""
+        return np.nonzero(self.weights)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ def sparse_pairs(matrix: Matrix, block_channels: int, multiple: int = 1) -> Pair
         block_channels: Input channels in a block.
         multiple: The pairs of each output and block are filled up to a multiple of this, with zero weights.
     """
-    outputs, columns = np.nonzero(matrix.weights)
+    outputs, columns = matrix.nonzero
     channels = matrix.channels[columns]
     blocks = int(matrix.channels.max(initial=0)) // block_channels + 1
     place = (channels // block_channels) * len(matrix.weights) + outputs
-    order = np.lexsort((matrix.offsets[columns], place))
+    order = np.argsort(place, kind="stable") if blocks > 1 else np.arange(len(place))
     counts = np.bincount(place, minlength=blocks * len(matrix.weights))
     filled = -(-counts // multiple) * multiple
     starts, ends = np.concatenate([[0], np.cumsum(filled)]), np.cumsum(counts)
