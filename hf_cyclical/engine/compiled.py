@@ -1,6 +1,7 @@
 """A sparse model that runs on the engine's kernels and is called like the model that it was made from."""
 
 import logging
+import threading
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ MIN_SPARSITY = 0.1  # of the prunable weights: below it there is nothing to gain
 MAX_SIZES = 4  # sizes of images whose graphs are kept
 TRIAL_BATCH = 8  # what stands for all batches of more than one image when torch and the engine are compared
 TRIALS = 3
+_BUILDING = threading.RLock()  # torch.export is not made for several threads
 FAILURES = (ArithmeticError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -125,6 +127,10 @@ class CompiledModel(nn.Module):
         return None
 
     def _build(self, shape: tuple[int, ...]) -> Graph:
+        with _BUILDING:
+            return self._graphs.get(shape) or self._build_alone(shape)
+
+    def _build_alone(self, shape: tuple[int, ...]) -> Graph:
         if len(self._graphs) >= MAX_SIZES:
             self._graphs.pop(next(iter(self._graphs)))
         start = time.perf_counter()
@@ -142,14 +148,15 @@ class CompiledModel(nn.Module):
     def _torch_is_faster(self, graph: Graph, batched: bool) -> bool:
         """Measured once, because at low sparsities a library for dense models may be the better choice."""
         key = (graph.shape, batched)
-        if key not in self._slower:
+        slower = self._slower.get(key)
+        if slower is None:
             images = torch.zeros(TRIAL_BATCH if batched else 1, *graph.shape)
             ours, dense = float("inf"), float("inf")
             for _ in range(TRIALS + 1):
                 ours = min(ours, _seconds(graph.run, images))
                 dense = min(dense, _seconds(self.model, images))
-            self._slower[key] = ours > dense
-        return self._slower[key]
+            slower = self._slower[key] = ours > dense
+        return slower
 
 
 def _seconds(run: Any, images: Tensor) -> float:
