@@ -10,8 +10,8 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command_line import Parser, fail
-from ..core import PruningError
+from hf_cyclical.command_line import Parser, fail
+from hf_cyclical.core import PruningError
 
 __all__ = ["main"]
 
@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if output.exists():
         fail(f"{output} exists: choose another --output or remove it")
     try:
-        from ..engine.onnx_export import export_onnx
-        from ..loading import load
+        from hf_cyclical.engine.onnx_export import export_onnx
+        from hf_cyclical.loading import load
+
         from .images import image_side
 
         model = load(args.source, args.revision)

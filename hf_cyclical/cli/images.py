@@ -4,11 +4,11 @@ from pathlib import Path
 
 from torch import nn
 
-from ..core import PruningError
-from ..loading import find_files
-from ..model_files import CONFIG, WEIGHTS, read_json
-from ..packed.codec import MAX_BYTES
-from ..packed.folders import MAX_CONFIG_BYTES
+from hf_cyclical.core import PruningError
+from hf_cyclical.loading import find_files
+from hf_cyclical.model_files import CONFIG, WEIGHTS, read_json
+from hf_cyclical.packed.codec import MAX_BYTES
+from hf_cyclical.packed.folders import MAX_CONFIG_BYTES
 
 __all__ = ["class_names", "image_side"]
 
@@ -33,7 +33,7 @@ def image_side(source: str | Path, model: nn.Module) -> int:
         return size
     processor = Path(source) / "preprocessor_config.json"
     if processor.is_file():
-        from ..models import load_image_model
+        from hf_cyclical.models import load_image_model
 
         return load_image_model(source, class_names(source)).settings.size
     raise PruningError(f"{source} does not say what size its images have: give --size")

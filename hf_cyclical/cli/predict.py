@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..command_line import Parser, fail
-from ..core import PruningError
+from hf_cyclical.command_line import Parser, fail
+from hf_cyclical.core import PruningError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(source: str, paths: Sequence[Path], top: int) -> list[str]:
     import torch
 
-    from ..compilation import compile
-    from ..models import load_image_model
+    from hf_cyclical.compilation import compile
+    from hf_cyclical.models import load_image_model
+
     from .images import class_names
 
     images = [_read(path) for path in paths]

@@ -3,7 +3,7 @@
 hf-cyclical speed FOLDER                 # dense torch, hf_cyclical, ONNX Runtime and OpenVINO; batch 1 and 32
 hf-cyclical speed user/name --json FILE
 
-All engines take turns. With one thread, what is measured is the time of the processor, so that other jobs matter little.
+All engines take turns. With one thread, the processor's time is measured, so that other jobs matter little.
 """
 
 import json
@@ -12,8 +12,8 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command_line import Parser, fail
-from ..core import PruningError
+from hf_cyclical.command_line import Parser, fail
+from hf_cyclical.core import PruningError
 
 __all__ = ["main"]
 
@@ -32,8 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if min(*args.batches, args.threads, args.rounds, args.size or 1) < 1:
         parser.error("--batches, --threads, --rounds and --size must be at least 1")
     try:
-        from ..engine.speed import measure_speed
-        from ..loading import load
+        from hf_cyclical.engine.speed import measure_speed
+        from hf_cyclical.loading import load
+
         from .images import image_side
 
         model = load(args.source, args.revision)

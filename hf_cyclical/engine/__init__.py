@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..core import PruningError
+from hf_cyclical.core import PruningError
 
 if TYPE_CHECKING:
     from .compiled import CompiledModel

@@ -73,7 +73,7 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """x * P(normal <= x), with the tail's formula on either side, so that nothing cancels."""
+    """GELU as x * P(normal <= x), with the tail's formula on either side, so that nothing cancels."""
     y = e.b.fmul(x, e.splat(math.sqrt(0.5)))
     y = e.b.select(e.b.fcmp_ordered("<", y, e.splat(0.0)), e.b.fneg(y), y)
     t = e.b.fdiv(e.splat(1.0), e.fma(y, e.splat(ERF_T), e.splat(1.0)))

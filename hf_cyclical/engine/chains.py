@@ -1,4 +1,4 @@
-"""Convolutions and linear layers with what follows them: normalization, scale, residual and activation in one operator."""
+"""Convolutions and linear layers, and what follows them as part of the same operator: scale, residual, activation."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -175,7 +175,9 @@ def lower_convolution(low: Lowering, node: Node) -> Value:
         return None
     if view.axes in ("c", "") and weight.shape[2:] == (1, 1) and args["groups"] == 1 and len(view.dims) == 4:
         return _on_vector(low, node, view, weight[:, :, 0, 0], (Dim("1", 1), Dim("c", len(weight)), ONE, ONE))
-    if "".join(dim.axis for dim in view.dims) != "1chw" or (isinstance(view.tensor, Tensor) and view.tensor.layout.flat):
+    if "".join(dim.axis for dim in view.dims) != "1chw" or (
+        isinstance(view.tensor, Tensor) and view.tensor.layout.flat
+    ):
         return None
     if len(view.dims) != 4 or not view.simple or any(view.zeros) or view.step != (1, 1):
         return None

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import PruningError, prunable_parameters
+from hf_cyclical.core import PruningError, prunable_parameters
+
 from .graph import Graph, build_graph
 from .native import host
 from .plan import Choice
@@ -36,7 +37,7 @@ def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "Compi
         num_threads: Threads that compute; those of torch if not given.
 
     Raises:
-        PruningError: If the model is dense, has weights that are not finite, or is on another device or of another type.
+        PruningError: If the model is dense, has weights that are not finite, or is not in float32 on the CPU.
     """
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if threads < 1:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-__all__ = ["Emitter", "F32", "I32", "I64", "Value", "Vector"]
+__all__ = ["F32", "I32", "I64", "Emitter", "Value", "Vector"]
 
 Value = ir.Value
 Vector = list[ir.Value]
@@ -162,7 +162,7 @@ class Emitter:
         return self.b.shuffle_vector(one, ir.Constant(self.vector, ir.Undefined), zeros)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, in one instruction where the processor has it."""
+        """Compute a * b + c, in one instruction where the processor has it."""
         suffix = f"v{self.width}f32" if a.type == self.vector else "f32"
         return self.intrinsic(f"llvm.fmuladd.{suffix}", a.type, a, b, c)
 

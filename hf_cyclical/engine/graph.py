@@ -215,9 +215,7 @@ def build_graph(model: nn.Module, shape: tuple[int, ...], target: Host, threads:
     names = [str(call.target) for call in calls]
     steps = _steps(low, ends)
     spec = exported.call_spec.out_spec
-    return Graph(
-        program, steps, low.cells, low.slots, low.buffers, outputs, spec, plan.choices, names, threads, shape
-    )
+    return Graph(program, steps, low.cells, low.slots, low.buffers, outputs, spec, plan.choices, names, threads, shape)
 
 
 def _steps(low: Lowering, ends: list[int]) -> list[tuple[int, int] | TorchCall]:
@@ -232,5 +230,3 @@ def _steps(low: Lowering, ends: list[int]) -> list[tuple[int, int] | TorchCall]:
     if ends and ends[-1] > done:
         steps.append((done, ends[-1]))
     return steps
-
-

@@ -18,6 +18,7 @@ from .views import ONE, Dim, View, image, permute, reshape, select
 
 __all__ = ["HANDLERS"]
 
+
 def _activate(low: Lowering, node: Node) -> Value:
     view, activation = low.view(node.args[0]), activation_of(node)
     tensor = low.planes(view)
@@ -158,10 +159,8 @@ def _combined(low: Lowering, operation: str, a: Any, b: Any) -> Value:
     if first is None:
         return None
     tensor = low.planes(first)
-    if second is None:
-        other = _as_planes(first, constant)
-    else:
-        other = low.planes(second) if first.dims == second.dims else None
+    same = second is not None and first.dims == second.dims
+    other = low.planes(second) if same else _as_planes(first, constant)
     if tensor is None or other is None or tensor.layout.flat != (isinstance(other, Tensor) and other.layout.flat):
         return None
     return replace(first, tensor=combine(low.plan, operation, tensor, other), channel=0, border=(0,) * 4, zeros=(0, 0))
@@ -175,7 +174,9 @@ def _as_planes(view: View, constant: Any) -> np.ndarray | None:
         expanded = constant.detach().float().expand(view.shape)
     except RuntimeError:
         return None
-    order = sorted((i for i, dim in enumerate(view.dims) if dim.size > 1), key=lambda i: "chwp".index(view.dims[i].axis))
+    order = sorted(
+        (i for i, dim in enumerate(view.dims) if dim.size > 1), key=lambda i: "chwp".index(view.dims[i].axis)
+    )
     rest = [i for i, dim in enumerate(view.dims) if dim.size == 1]
     return expanded.permute(rest + order).reshape(view.tensor.shape).numpy()
 
@@ -244,7 +245,9 @@ def _average_pool(low: Lowering, node: Node) -> Value:
     if view is None or view.axes != "chw" or not view.complete or outside:
         return None
     channels, *extent = view.tensor.shape
-    if args["ceil_mode"] and any((n + 2 * p - k) % s for n, p, k, s in zip(extent, padding, kernel, stride, strict=True)):
+    if args["ceil_mode"] and any(
+        (n + 2 * p - k) % s for n, p, k, s in zip(extent, padding, kernel, stride, strict=True)
+    ):
         return None  # a last window that is not all inside
     divisor = args["divisor_override"] or kernel[0] * kernel[1]
     weight = np.full((channels, 1, *kernel), 1 / divisor, np.float32)

@@ -7,7 +7,18 @@ import numpy as np
 from .attention import ATTENTION, ROWS, emit_attention
 from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
 from .native import Kernel
-from .operators import IDENTITY, Activation, External, Phases, copy_in, first_pixels, need_taps, pixel_mask, split_phases, tap_places
+from .operators import (
+    IDENTITY,
+    Activation,
+    External,
+    Phases,
+    copy_in,
+    first_pixels,
+    need_taps,
+    pixel_mask,
+    split_phases,
+    tap_places,
+)
 from .plan import Choice, Plan
 from .planes import Tensor, tile_sizes
 from .products import PRODUCT, emit_dense, emit_sparse
@@ -132,7 +143,10 @@ def _ends(
         layout = residual.tensor.layout
         planes = np.arange(target.layout.channels) - residual.zeros_before
         planes[(planes < 0) | (planes >= residual.channels)] = layout.channels  # the spare plane, which is zero
-        ends |= {"residual": first_pixels(residual.tensor), "residual_planes": (4 * layout.stride * planes).astype(np.int32)}
+        ends |= {
+            "residual": first_pixels(residual.tensor),
+            "residual_planes": (4 * layout.stride * planes).astype(np.int32),
+        }
     return ends
 
 
@@ -168,8 +182,10 @@ def _choose(
 
 
 def _comparison(ways: list[Way], times: list[float]) -> str:
-    best = {path: min((1e6 * t for w, t in zip(ways, times, strict=True) if w.path == path), default=None)
-            for path in ("sparse", "dense")}
+    best = {
+        path: min((1e6 * t for w, t in zip(ways, times, strict=True) if w.path == path), default=None)
+        for path in ("sparse", "dense")
+    }
     if None in best.values():
         return ""
     return f": sparse {best['sparse']:.0f} us, dense {best['dense']:.0f} us"
@@ -200,9 +216,7 @@ def _ways(plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor) -> lis
     return ways
 
 
-def _row(
-    plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
-) -> Row:
+def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation) -> Row:
     tiles = -(-target.layout.vectors // way.tile)
     # With few tiles, outputs are shared more evenly by threads.
     by_tiles = tiles >= 4 * plan.threads or (tiles > 1 and tiles % plan.threads == 0)
@@ -220,7 +234,9 @@ def _row(
     return Row(Kernel("dense", PRODUCT, emit_dense, (way.tile, way.at_once, activation.kind)), ends | fields)
 
 
-def matvec(plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation) -> Tensor:
+def matvec(
+    plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation
+) -> Tensor:
     """A linear layer on one pixel per channel. The result is flat."""
     outputs, inputs = weight.shape
     target = plan.tensor(outputs, 1, 1, flat=True)
@@ -230,7 +246,12 @@ def matvec(plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.n
 
     def emit(program: Program) -> None:
         stride = 4 * source.layout.stride
-        ends = {"source": first_pixels(source), "source_stride": stride, "target": first_pixels(target), "inputs": inputs}
+        ends = {
+            "source": first_pixels(source),
+            "source_stride": stride,
+            "target": first_pixels(target),
+            "inputs": inputs,
+        }
         ends |= activation.fields()
         group = tile * lanes
         padded = np.zeros(-(-outputs // group) * group, np.float32)
@@ -243,7 +264,11 @@ def matvec(plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.n
             rows.append(Row(Kernel("sparse matvec", MATVEC, emit_sparse_matvec, (activation.kind,)), ends | sparse))
         best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
         why = f"{sparsity:.0%} zeros"
-        why += ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times)) if len(rows) > 1 else " are too few"
+        why += (
+            ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times))
+            if len(rows) > 1
+            else " are too few"
+        )
         plan.choices.append(Choice(name, ("dense", "sparse")[best], why, sparsity))
         program.rows.append(rows[best])
 

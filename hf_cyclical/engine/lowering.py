@@ -1,4 +1,4 @@
-"""From a graph of torch.export to a plan: every node becomes operators on planes, a view, a constant or a torch call."""
+"""From a graph of torch.export to a plan: a node becomes operators on planes, a view, a constant or a torch call."""
 
 import math
 import operator
@@ -101,11 +101,11 @@ class Lowering:
 
     def ahead(self, node: Node) -> Value:
         """The value of a node that may come later, if it is only a view of what is there already."""
-        if node not in self.values and name_of(node) in VIEWS:
-            if all(self.ahead(arg) is not None for arg in node.all_input_nodes):
-                result = self._handlers[name_of(node)](self, node)
-                if result is not None:
-                    self.values[node] = result
+        known, free = node in self.values, name_of(node) in VIEWS
+        if not known and free and all(self.ahead(arg) is not None for arg in node.all_input_nodes):
+            result = self._handlers[name_of(node)](self, node)
+            if result is not None:
+                self.values[node] = result
         return self.values.get(node)
 
     def get(self, arg: Any) -> Value:

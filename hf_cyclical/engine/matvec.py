@@ -1,4 +1,4 @@
-"""The kernels for a linear layer on one vector, such as a classifier's head: outputs are the lanes, or sums of pairs."""
+"""The kernels for a linear layer on one vector, such as a classifier's head: dense by lanes, or sparse by pairs."""
 
 from .activations import ACTIVATIONS
 from .emitter import BYTES, F32, Emitter, Value, Vector

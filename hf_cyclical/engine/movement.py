@@ -1,4 +1,4 @@
-"""The kernels that move pixels: into planes, out of them, and apart by the phases of a stride; and the loop over rows."""
+"""The kernels that move pixels into planes, out of them and apart by a stride; and the one that runs all others."""
 
 from llvmlite import ir
 

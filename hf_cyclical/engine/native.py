@@ -1,15 +1,14 @@
 """Compiling the kernels for this processor, once per process, and running rows of them."""
 
-import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from .emitter import I64, POINTER, Emitter
+from .emitter import Emitter
 
 __all__ = ["Host", "Kernel", "host", "kernel_address"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx import GraphModule, Node
 
-from ..core import PruningError
+from hf_cyclical.core import PruningError
 
 __all__ = ["export_onnx"]
 
@@ -53,7 +53,7 @@ def export_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> in
 
 
 @contextlib.contextmanager
-def _quiet():  # noqa: ANN202
+def _quiet():
     """torch.onnx tells its progress on stdout and warns of what a user cannot change."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -110,7 +110,7 @@ def _tensor(module: GraphModule, arg: Node | None) -> Tensor | None:
     return value
 
 
-def _check(model: nn.Module, path: Path, shape: tuple[int, int, int], onnxruntime) -> None:  # noqa: ANN001
+def _check(model: nn.Module, path: Path, shape: tuple[int, int, int], onnxruntime) -> None:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     images = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     found = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])

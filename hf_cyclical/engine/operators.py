@@ -86,6 +86,7 @@ def _strides(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def first_pixels(tensor: Tensor, channel: int = 0) -> Place:
+    """Where the pixels of a channel begin."""
     return Place(tensor, tensor.layout.first_pixel(channel))
 
 
@@ -132,7 +133,15 @@ def copy_out(plan: Plan, source: Tensor, target: External, *, channel: int = 0) 
 
 
 def copy_into(
-    plan: Plan, source: Tensor, target: Tensor, channels: int, *, of: int = 0, channel: int = 0, row: int = 0, column: int = 0
+    plan: Plan,
+    source: Tensor,
+    target: Tensor,
+    channels: int,
+    *,
+    of: int = 0,
+    channel: int = 0,
+    row: int = 0,
+    column: int = 0,
 ) -> None:
     """Copy channels of a tensor, from `of` on, into another one at some channel, row and column."""
     height = min(source.layout.height, target.layout.height - row)
@@ -242,6 +251,7 @@ def _laid_out(array: np.ndarray, like: Tensor) -> np.ndarray:
 
 
 def pixel_mask(tensor: Tensor) -> np.ndarray:
+    """All bits set where a plane has pixels; the same array for all tensors of a geometry."""
     layout = tensor.layout
     key = (layout.height, layout.width, layout.pitch, layout.lanes)
     if key not in _MASKS:
@@ -253,7 +263,11 @@ _MASKS: dict[tuple[int, ...], np.ndarray] = {}  # one per geometry: a network ha
 
 
 def max_pool(
-    plan: Plan, source: Tensor | External, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
+    plan: Plan,
+    source: Tensor | External,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
     size: tuple[int, int],
 ) -> Tensor:
     """Max pooling to a given size. The padding of the copy that it reads is -inf."""

@@ -36,7 +36,7 @@ NORM = (
 
 
 def emit_combine(e: Emitter, operation: str, activation: str) -> None:
-    """target = activation(first operation second), where `scale` takes one factor per plane and `only` no second."""
+    """Store activation(first operation second), where `scale` takes one factor per plane and `only` no second."""
 
     def plane(index: Value) -> None:
         first, second, target = (
@@ -113,7 +113,7 @@ def emit_norm(e: Emitter) -> None:
         offset = e.mul(index, e.vector_bytes)
         source, target = e.add(e["source"], offset), e.add(e["target"], offset)
 
-        def over_planes(term) -> Value:  # noqa: ANN001
+        def over_planes(term) -> Value:
             def one(plane: Value, carry: Vector) -> Vector:
                 return [term(e.load(e.add(source, e.mul(plane, e["source_stride"]))), carry[0])]
 
@@ -130,7 +130,9 @@ def emit_norm(e: Emitter) -> None:
 
         def write(plane: Value) -> None:
             x = e.load(e.add(source, e.mul(plane, e["source_stride"])))
-            weight, bias = (e.splat(e.load(e.add(e[name], e.mul(plane, BYTES)), kind=F32)) for name in ("weight", "bias"))
+            weight, bias = (
+                e.splat(e.load(e.add(e[name], e.mul(plane, BYTES)), kind=F32)) for name in ("weight", "bias")
+            )
             value = e.fma(e.b.fmul(e.b.fsub(x, mean), scale), weight, bias)
             e.store(_masked(e, value, offset), e.add(target, e.mul(plane, e["target_stride"])))
 

@@ -51,9 +51,7 @@ class Plan:
     def pad(self, tensor: Tensor, above: int = 0, below: int = 0, gap: int = 0) -> None:
         """Make sure that there is at least so much padding."""
         old = tensor.layout
-        tensor.layout = replace(
-            old, above=max(old.above, above), below=max(old.below, below), gap=max(old.gap, gap)
-        )
+        tensor.layout = replace(old, above=max(old.above, above), below=max(old.below, below), gap=max(old.gap, gap))
 
     def same_rows(self, *tensors: Tensor) -> None:
         """Give these tensors, and all that are tied to one of them, the same distance between rows."""

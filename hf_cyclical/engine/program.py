@@ -112,9 +112,7 @@ class Instance:
         twin: Another instance of the same program, whose constants serve this one, too.
     """
 
-    def __init__(
-        self, program: Program, allocate: Allocate = ordinary_memory, twin: "Instance | None" = None
-    ) -> None:
+    def __init__(self, program: Program, allocate: Allocate = ordinary_memory, twin: "Instance | None" = None) -> None:
         self._allocate = allocate
         self._constants: dict[int, tuple[np.ndarray, np.ndarray]] = {} if twin is None else twin._constants
         self.cells = (ctypes.c_int64 * (2 * max(program.cells, 1)))()
@@ -199,5 +197,3 @@ def _sleep() -> int:
     if os.name != "posix":
         return 0
     return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
-
-

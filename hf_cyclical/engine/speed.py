@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import PruningError
+from hf_cyclical.core import PruningError
+
 from . import compile_model
 from .onnx_export import export_onnx
 
@@ -70,7 +71,9 @@ class Speed:
         layers = [["layer", "path", "why"], *([row["layer"], row["path"], row["why"]] for row in self.layers)]
         head = f"{self.processor}, {self.threads} thread{'s' * (self.threads > 1)}, images of {self.shape}"
         operations = ", ".join(dict.fromkeys(self.torch_operations)) or "none"
-        return "\n".join([head, "", _aligned(lines), "", _aligned(layers), "", f"operations left to torch: {operations}"])
+        return "\n".join(
+            [head, "", _aligned(lines), "", _aligned(layers), "", f"operations left to torch: {operations}"]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

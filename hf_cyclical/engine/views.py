@@ -12,7 +12,7 @@ __all__ = ["ONE", "Dim", "View", "image", "permute", "reshape", "select", "token
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension: its axis is "c" (channels), "h", "w", "p" (all pixels) or "1", and its stride counts in that axis."""
+    """One dimension: its axis ("c" for channels, "h", "w", "p" for all pixels, "1"), and its stride in that axis."""
 
     axis: str
     size: int
@@ -98,6 +98,7 @@ def vector(tensor: Tensor) -> View:
 
 
 def permute(view: View, order: Sequence[int]) -> View:
+    """The dimensions in another order."""
     return replace(view, dims=tuple(view.dims[i] for i in order))
 
 
