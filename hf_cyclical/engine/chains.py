@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from .copies import External
 from .layers import Convolution, Residual, convolve, matvec
 from .lowering import Lowering, Value, arguments, name_of
-from .operators import IDENTITY, RELU, Activation, External
+from .operators import IDENTITY, RELU, Activation
 from .planes import Tensor
 from .views import ONE, Dim, View
 

@@ -5,20 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .attention import ATTENTION, ROWS, emit_attention
+from .copies import External, Phases, copy_in, first_pixels, split_phases
 from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
 from .native import Kernel
-from .operators import (
-    IDENTITY,
-    Activation,
-    External,
-    Phases,
-    copy_in,
-    first_pixels,
-    need_taps,
-    pixel_mask,
-    split_phases,
-    tap_places,
-)
+from .operators import IDENTITY, Activation, need_taps, pixel_mask, tap_places
 from .plan import Choice, Plan
 from .planes import Tensor, tile_sizes
 from .products import PRODUCT, emit_dense, emit_sparse

@@ -12,7 +12,7 @@ from torch import Tensor as TorchTensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from .operators import External, Phases, copy_in, copy_into, copy_out, split_phases
+from .copies import External, Phases, copy_in, copy_into, copy_out, split_phases
 from .plan import Plan
 from .planes import Tensor
 from .views import Dim, View, image, reshape

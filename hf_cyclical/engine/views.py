@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .operators import External
+from .copies import External
 from .planes import Tensor
 
 __all__ = ["ONE", "Dim", "View", "image", "permute", "reshape", "select", "tokens", "vector"]
