@@ -1,6 +1,7 @@
 """Cyclical pruning for the vision models of the Hugging Face Hub."""
 
 from . import cifar  # noqa: F401  registers its models in timm
+from .compilation import compile
 from .config import PruningConfig
 from .core import TVPGD, PruningError, magprune, prunable_parameters
 from .loading import load
@@ -18,6 +19,7 @@ __all__ = [
     "PruningError",
     "PruningReport",
     "Verification",
+    "compile",
     "load",
     "load_report",
     "magprune",

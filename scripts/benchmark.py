@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from benchmarks.common import Row
 from benchmarks.data import small_images
+from benchmarks.engine import engine
 from benchmarks.masks import apply, choose_masks, memory
 from benchmarks.scaling import scaling
 from benchmarks.storage import storage
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "data": small_images,
     "storage": storage,
+    "engine": engine,
 }
 
 
@@ -62,7 +64,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=75, help="updates of each trainer in overhead (75)")
     # With more, every operation waits for the core that other jobs keep busy: twenty times longer, for the short ones.
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (1); more only if nothing else runs")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="trained model for storage; digits if not given")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="trained model for storage (digits if not given), pruned one for engine",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     parser.error = lambda message: parser.exit(USAGE_ERROR, f"error: {message} (--help explains every argument)\n")
     options = parser.parse_args(argv)

@@ -1,0 +1,70 @@
+"""Classify images with a pruned model, on the engine for sparse models.
+
+hf-cyclical predict FOLDER image.jpg [image.png ...] [--top 5]
+"""
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_cyclical.command_line import Parser, fail
+from hf_cyclical.core import PruningError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code."""
+    parser = Parser("hf-cyclical predict", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="image files")
+    parser.add_argument("--top", type=int, default=5, help="classes to print for each image (5)")
+    args = parser.parse_args(argv)
+    if args.top < 1:
+        parser.error(f"--top {args.top} must be at least 1")
+    try:
+        lines = _predict(args.source, args.images, args.top)
+    except (PruningError, OSError) as error:
+        fail(error)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _predict(source: str, paths: Sequence[Path], top: int) -> list[str]:
+    import torch
+
+    from hf_cyclical.compilation import compile
+    from hf_cyclical.models import load_image_model
+
+    from .images import class_names
+
+    images = [_read(path) for path in paths]
+    fast = compile(source)
+    names = class_names(source)
+    processor = load_image_model(source, names).processor
+    lines = []
+    for path, image in zip(paths, images, strict=True):
+        output = fast(processor(image, return_tensors="pt")["pixel_values"])
+        scores = torch.softmax(getattr(output, "logits", output)[0], -1)
+        best = scores.topk(min(top, len(scores)))
+        lines += [f"{path}: {names[int(i)]} {float(score):.1%}" for score, i in zip(*best, strict=True)]
+    return lines
+
+
+def _read(path: Path) -> "Image":
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            return opened.convert("RGB")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
+        raise PruningError(f"{path} cannot be read as an image: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

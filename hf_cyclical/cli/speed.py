@@ -1,0 +1,58 @@
+"""Measure how fast a pruned model is on this processor.
+
+hf-cyclical speed FOLDER                 # dense torch, hf_cyclical, ONNX Runtime and OpenVINO; batch 1 and 32
+hf-cyclical speed user/name --json FILE
+
+All engines take turns. With one thread, the processor's time is measured, so that other jobs matter little.
+"""
+
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_cyclical.command_line import Parser, fail
+from hf_cyclical.core import PruningError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code."""
+    parser = Parser("hf-cyclical speed", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder, or a Hub id")
+    parser.add_argument("--revision", help="branch, tag or commit on the Hub")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="images at once (1 32)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every engine (1)")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each engine runs (15)")
+    parser.add_argument("--size", type=int, help="side of the images in pixels; the model's own if not given")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    args = parser.parse_args(argv)
+    if min(*args.batches, args.threads, args.rounds, args.size or 1) < 1:
+        parser.error("--batches, --threads, --rounds and --size must be at least 1")
+    try:
+        from hf_cyclical.engine.speed import measure_speed
+        from hf_cyclical.loading import load
+
+        from .images import image_side
+
+        model = load(args.source, args.revision)
+        side = args.size or image_side(args.source, model)
+        speed = measure_speed(
+            model, (3, side, side), batches=args.batches, threads=args.threads, rounds=args.rounds, tell=_tell
+        )
+        if args.json:
+            args.json.write_text(json.dumps(speed.to_dict(), indent=2) + "\n")
+    except (PruningError, OSError) as error:
+        fail(error)
+    sys.stdout.write(f"{speed.table()}\n")
+    return 0
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

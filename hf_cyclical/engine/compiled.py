@@ -1,0 +1,205 @@
+"""A sparse model that runs on the engine's kernels and is called like the model that it was made from."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_cyclical.core import PruningError, prunable_parameters
+
+from .graph import Graph, build_graph
+from .native import host
+from .plan import Choice
+
+__all__ = ["CompiledModel", "compile_model"]
+
+logger = logging.getLogger(__name__)
+
+MIN_SPARSITY = 0.1  # of the prunable weights: below it there is nothing to gain
+MAX_SIZES = 4  # sizes of images whose graphs are kept
+TRIAL_BATCH = 8  # what stands for all batches of more than one image when torch and the engine are compared
+TRIALS = 3
+_BUILDING = threading.RLock()  # torch.export is not made for several threads
+FAILURES = (ArithmeticError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "CompiledModel":
+    """Make a sparse image classifier fast on this processor.
+
+    The model is put into eval mode. Its weights are read when images of a new size come: after changing them, call
+    `refresh()`; `load_state_dict` does so itself.
+
+    Args:
+        model: A model of timm or transformers, on the CPU, in float32, with zeros in its weights.
+        num_threads: Threads that compute; those of torch if not given.
+
+    Raises:
+        PruningError: If the model is dense, has weights that are not finite, or is not in float32 on the CPU.
+    """
+    threads = torch.get_num_threads() if num_threads is None else num_threads
+    if threads < 1:
+        raise PruningError(f"num_threads must be at least 1, got {threads}")
+    _check_weights(model)
+    return CompiledModel(model.eval(), threads)
+
+
+class CompiledModel(nn.Module):
+    """A model on the engine: the same arguments, the same output type, inference only.
+
+    Everything else that is asked of it, such as `config`, is the original model's. A call with more than the images,
+    such as labels, runs the original model.
+
+    Args:
+        model: The original.
+        num_threads: Threads that compute.
+    """
+
+    def __init__(self, model: nn.Module, num_threads: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_threads = num_threads
+        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._slower: dict[tuple[tuple[int, ...], bool], bool] = {}
+        self.training = False
+        self.register_load_state_dict_post_hook(_refresh_after_loading)
+
+    @torch.no_grad()
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original model, for images (batch, channels, height, width) in float32 on the CPU."""
+        images = self._only_images(args, kwargs)
+        if images is None:
+            return self.model(*args, **kwargs)
+        _check_images(images)
+        if not len(images):
+            return self.model(images)
+        graph = self._graphs.get(images.shape[1:]) or self._build(tuple(images.shape[1:]))
+        if self._torch_is_faster(graph, len(images) > 1):
+            return self.model(images)
+        return graph.run(images)
+
+    def choices(self, *shape: int) -> list[Choice]:
+        """How each layer is computed for images of a shape (channels, height, width), and why."""
+        return (self._graphs.get(shape) or self._build(shape)).choices
+
+    def torch_operations(self, *shape: int) -> list[str]:
+        """The operations that run in torch, because the engine does not have them."""
+        return (self._graphs.get(shape) or self._build(shape)).torch_nodes
+
+    def refresh(self) -> None:
+        """Read the weights again after they were changed."""
+        _check_weights(self.model)
+        self._graphs.clear()
+        self._slower.clear()
+
+    def train(self, mode: bool = True) -> "CompiledModel":
+        if mode:
+            raise PruningError("a compiled model runs inference only: train the original model and compile it again")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without compiled code, which is made again where it is needed."""
+        return {**self.__dict__, "_graphs": {}, "_slower": {}}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "CompiledModel":
+        moved = fn(torch.zeros(1))
+        if moved.device.type != "cpu" or moved.dtype != torch.float32:
+            raise PruningError(
+                f"a compiled model stays on the CPU in float32, got {moved.dtype} on {moved.device.type}: "
+                "move the original model"
+            )
+        return self
+
+    def _only_images(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        given = [value for value in (*args, *kwargs.values()) if value is not None]
+        name = next((name for name, value in kwargs.items() if value is not None), "pixel_values")
+        if len(given) == 1 and isinstance(given[0], Tensor) and name in ("pixel_values", "x", "input"):
+            return given[0]
+        if not given:
+            raise PruningError("no images: call the model with a tensor (batch, channels, height, width)")
+        return None
+
+    def _build(self, shape: tuple[int, ...]) -> Graph:
+        with _BUILDING:
+            return self._graphs.get(shape) or self._build_alone(shape)
+
+    def _build_alone(self, shape: tuple[int, ...]) -> Graph:
+        if len(self._graphs) >= MAX_SIZES:
+            self._graphs.pop(next(iter(self._graphs)))
+        start = time.perf_counter()
+        try:
+            graph = build_graph(self.model, shape, host(), self.num_threads)
+        except PruningError:
+            raise
+        except FAILURES as error:
+            size = " x ".join(map(str, shape))
+            raise PruningError(f"the model cannot be compiled for images of {size}: {_first_line(error)}") from error
+        self._graphs[shape] = graph
+        logger.info("compiled for images of %s in %.1f s", shape, time.perf_counter() - start)
+        return graph
+
+    def _torch_is_faster(self, graph: Graph, batched: bool) -> bool:
+        """Measured once, because at low sparsities a library for dense models may be the better choice."""
+        key = (graph.shape, batched)
+        slower = self._slower.get(key)
+        if slower is None:
+            images = torch.zeros(TRIAL_BATCH if batched else 1, *graph.shape)
+            ours, dense = float("inf"), float("inf")
+            for _ in range(TRIALS + 1):
+                ours = min(ours, _seconds(graph.run, images))
+                dense = min(dense, _seconds(self.model, images))
+            slower = self._slower[key] = ours > dense
+        return slower
+
+
+def _seconds(run: Any, images: Tensor) -> float:
+    start = time.perf_counter()
+    run(images)
+    return time.perf_counter() - start
+
+
+def _refresh_after_loading(module: CompiledModel, _: Any) -> None:
+    module.refresh()
+
+
+def _check_images(images: Tensor) -> None:
+    if images.dim() != 4:
+        raise PruningError(
+            f"images must have the shape (batch, channels, height, width), got {tuple(images.shape)}: "
+            "add the dimensions that are missing"
+        )
+    if images.dtype != torch.float32 or images.device.type != "cpu":
+        raise PruningError(
+            f"images must be float32 on the CPU, got {images.dtype} on {images.device.type}: use images.float().cpu()"
+        )
+
+
+def _check_weights(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not tensor.is_floating_point():
+            continue
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise PruningError(
+                f"{name} is {tensor.dtype} on {tensor.device.type}: the engine needs float32 on the CPU, "
+                "use model.float().cpu()"
+            )
+        if not torch.isfinite(tensor).all():
+            raise PruningError(f"{name} has values that are not finite: a model with such weights cannot be compiled")
+    weights = prunable_parameters(model).values()
+    zeros, total = sum(int((w == 0).sum()) for w in weights), sum(w.numel() for w in weights)
+    if zeros < MIN_SPARSITY * total:
+        raise PruningError(
+            f"the model is dense, only {zeros / total:.1%} of its prunable weights are zero: prune it first"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

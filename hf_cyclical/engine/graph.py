@@ -1,0 +1,232 @@
+"""A model as rows of kernels and torch calls, for images of one size; and running it."""
+
+import math
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor as TorchTensor
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .handlers import HANDLERS
+from .lowering import Lowering, Materialized, Slot, TorchCall, follow_changes
+from .native import Host
+from .plan import Choice, Plan
+from .program import Allocate, Instance, ordinary_memory
+
+__all__ = ["Graph", "build_graph"]
+
+
+@dataclass
+class Graph:
+    """The compiled form of a model.
+
+    Attributes:
+        steps: Ranges of rows, and torch calls, in order.
+        cells: The slot of each cell.
+        slots: How many torch tensors there are.
+        buffers: Floats of those that the rows write, by slot.
+        outputs: What the model gives back: slots, views of slots, or constants.
+        out_spec: How these make the model's own output type.
+        choices: How each layer is computed.
+        torch_nodes: The operations that run in torch.
+    """
+
+    program: Any
+    steps: list[tuple[int, int] | TorchCall]
+    cells: list[int]
+    slots: int
+    buffers: dict[int, int]
+    outputs: list[Any]
+    out_spec: Any
+    choices: list[Choice]
+    torch_nodes: list[str]
+    threads: int
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._instances: list[Instance] = []
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._leaf = self.out_spec.is_leaf()
+        self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
+        for i, output in enumerate(self.outputs):
+            if isinstance(output, Materialized) and _is_all(output, self.buffers[output.slot]):
+                self._shapes[output.slot] = output.size[1:]
+                self.outputs[i] = Slot(output.slot, output.size)
+        native = [step for step in self.steps if not isinstance(step, TorchCall)]
+        self._direct = len(native) == len(self.steps) == 1
+
+    def place(self, allocate: Allocate) -> None:
+        """Put the first instance into memory of someone else's choice."""
+        self._instances = [Instance(self.program, allocate)]
+
+    def run(self, images: TorchTensor) -> Any:
+        """The model's output for a batch of images."""
+        images = images.contiguous()
+        with self._lock:
+            outputs = self._run_rows(images) if self._direct else self._run_steps(images)
+        return outputs[0] if self._leaf else pytree.tree_unflatten(outputs, self.out_spec)
+
+    def _instance(self, index: int) -> Instance:
+        while len(self._instances) <= index:
+            twin = self._instances[0] if self._instances else None
+            self._instances.append(Instance(self.program, ordinary_memory, twin))
+        return self._instances[index]
+
+    def _run_rows(self, images: TorchTensor) -> list[Any]:
+        """Only kernels: images are shared by the threads, or threads share the rows of each image."""
+        count = len(images)
+        slots: dict[int, TorchTensor] = {0: images}
+        for slot, shape in self._shapes.items():
+            slots[slot] = torch.empty(count, *shape)
+        if self.threads == 1:
+            instance = self._instance(0)
+            self._point(instance, slots, 0)
+            instance.run(*self.steps[0], count)
+            return [_batched(output, slots, count) for output in self.outputs]
+        parts = min(self.threads, count)
+        if self.threads == 1 or count >= self.threads:
+            starts = [count * i // parts for i in range(parts + 1)]
+            jobs = [(self._instance(i), starts[i], starts[i + 1] - starts[i], 0, 1) for i in range(parts)]
+        else:
+            self._instance(0).ready()
+            jobs = [(self._instance(0), 0, count, rank, self.threads) for rank in range(self.threads)]
+        for instance, start, _, rank, _ in jobs:
+            if rank == 0:
+                self._point(instance, slots, start)
+        self._together(jobs)
+        return [_batched(output, slots, count) for output in self.outputs]
+
+    def _together(self, jobs: list[tuple[Instance, int, int, int, int]]) -> None:
+        (first, last) = self.steps[0]
+
+        def work(job: tuple[Instance, int, int, int, int]) -> None:
+            instance, _, count, rank, size = job
+            instance.run(first, last, count, rank, size)
+
+        if len(jobs) == 1:
+            return work(jobs[0])
+        others = [self._workers().submit(work, job) for job in jobs[1:]]
+        work(jobs[0])
+        for other in others:
+            other.result()
+        return None
+
+    def _workers(self) -> ThreadPoolExecutor:
+        """Threads of this process: those of a parent do not exist after a fork."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = (os.getpid(), ThreadPoolExecutor(self.threads - 1))
+        return self._pool[1]
+
+    def _point(self, instance: Instance, slots: dict[int, TorchTensor], start: int) -> None:
+        for cell, slot in enumerate(self.cells):
+            tensor = slots[slot]
+            step = tensor.stride(0) * 4
+            instance.point(cell, tensor.data_ptr() + start * step, step)
+
+    def _run_steps(self, images: TorchTensor) -> list[Any]:
+        """Kernels and torch calls in turn, image by image."""
+        each = [self._run_image(image[None]) for image in images]
+        return [_stacked([outputs[i] for outputs in each]) for i in range(len(self.outputs))]
+
+    def _run_image(self, image: TorchTensor) -> list[Any]:
+        instance = self._instance(0)
+        slots: dict[int, Any] = {0: image}
+        for slot, shape in self._shapes.items():
+            slots[slot] = torch.empty(1, *shape)
+        for step in self.steps:
+            if isinstance(step, TorchCall):
+                args, kwargs = pytree.tree_map_only(
+                    (Slot, Materialized), lambda leaf: _resolve(leaf, slots), (step.args, step.kwargs), is_leaf=_is_ours
+                )
+                slots[step.slot] = step.target(*args, **kwargs)
+                continue
+            for cell, slot in enumerate(self.cells):
+                if slot in slots:
+                    slots[slot] = slots[slot].float().contiguous()
+                    instance.point(cell, slots[slot].data_ptr(), 0)
+            self._rows_of(instance, *step)
+        return [_resolve(output, slots) for output in self.outputs]
+
+    def _rows_of(self, instance: Instance, first: int, last: int) -> None:
+        if self.threads == 1:
+            instance.run(first, last)
+            return
+        instance.ready()
+        size = self.threads
+        others = [self._workers().submit(instance.run, first, last, 1, rank, size) for rank in range(1, size)]
+        instance.run(first, last, 1, 0, size)
+        for other in others:
+            other.result()
+
+
+def _is_all(value: Materialized, floats: int) -> bool:
+    """Whether this is a contiguous tensor that takes all of its memory."""
+    contiguous = torch.empty(value.size, device="meta").stride()
+    same = all(a == b or n == 1 for a, b, n in zip(value.stride, contiguous, value.size, strict=True))
+    return same and value.offset == 0 and math.prod(value.size) == floats
+
+
+def _is_ours(leaf: Any) -> bool:
+    return isinstance(leaf, (Slot, Materialized))
+
+
+def _resolve(value: Any, slots: dict[int, Any]) -> Any:
+    if isinstance(value, Slot):
+        return slots[value.index]
+    if isinstance(value, Materialized):
+        return slots[value.slot].as_strided(value.size, value.stride, value.offset).contiguous()
+    return value
+
+
+def _batched(value: Any, slots: dict[int, TorchTensor], count: int) -> Any:
+    """A result of all images: its first dimension, which is 1 for one image, becomes that of images."""
+    if isinstance(value, Slot):
+        return slots[value.index]
+    if not isinstance(value, Materialized):
+        return value if not isinstance(value, TorchTensor) else value.expand(count, *value.shape[1:]).clone()
+    memory = slots[value.slot]
+    stride = (memory.stride(0), *value.stride[1:])
+    return memory.as_strided((count, *value.size[1:]), stride, value.offset).contiguous()
+
+
+def _stacked(values: list[Any]) -> Any:
+    return torch.cat(values) if isinstance(values[0], TorchTensor) else values[0]
+
+
+@torch.no_grad()
+def build_graph(model: nn.Module, shape: tuple[int, ...], target: Host, threads: int) -> Graph:
+    """Compile a model for images of one shape (channels, height, width)."""
+    example = torch.zeros(1, *shape)
+    exported = torch.export.export(model, (example,), strict=False)
+    follow_changes(exported.graph)
+    plan = Plan(target, threads)
+    low = Lowering(plan, exported)
+    results = low.run(HANDLERS)
+    outputs = [low.outside(value) for value in results]
+    program, ends = plan.program()
+    program.cells = len(low.cells)
+    calls = [call for _, call in low.torch_calls]
+    names = [str(call.target) for call in calls]
+    steps = _steps(low, ends)
+    spec = exported.call_spec.out_spec
+    return Graph(program, steps, low.cells, low.slots, low.buffers, outputs, spec, plan.choices, names, threads, shape)
+
+
+def _steps(low: Lowering, ends: list[int]) -> list[tuple[int, int] | TorchCall]:
+    steps: list[tuple[int, int] | TorchCall] = []
+    done = 0
+    for after, call in low.torch_calls:
+        rows = ends[after - 1] if after else 0
+        if rows > done:
+            steps.append((done, rows))
+            done = rows
+        steps.append(call)
+    if ends and ends[-1] > done:
+        steps.append((done, ends[-1]))
+    return steps

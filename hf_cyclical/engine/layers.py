@@ -1,0 +1,307 @@
+"""Operators with weights: convolutions, linear layers and attention on planes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .attention import ATTENTION, ROWS, emit_attention
+from .copies import External, Phases, copy_in, first_pixels, split_phases
+from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
+from .native import Kernel
+from .operators import IDENTITY, Activation, need_taps, pixel_mask, tap_places
+from .plan import Choice, Plan
+from .planes import Tensor, tile_sizes
+from .products import PRODUCT, emit_dense, emit_sparse
+from .program import Field, Program, Row
+from .tuning import fastest
+from .weights import Matrix, dense_rows, matvec_pairs, matvec_rows, sparse_pairs
+
+__all__ = ["Convolution", "Residual", "attend", "convolve", "matvec"]
+
+CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
+SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
+TILES_TRIED = 3
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The weights and the geometry of a convolution; a linear layer is one of 1x1.
+
+    Attributes:
+        name: Of the layer, for the table of choices.
+        weight: (outputs, inputs by group, kernel rows, kernel columns).
+        padding: Rows above and columns before; what follows below and after, `size` decides.
+        size: Rows and columns of the result.
+    """
+
+    name: str
+    weight: np.ndarray
+    bias: np.ndarray
+    size: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - np.count_nonzero(self.weight) / max(self.weight.size, 1)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Planes to add: the first ones of the tensor, after some that are zero, and before others."""
+
+    tensor: Tensor
+    channels: int
+    zeros_before: int = 0
+
+
+def convolve(
+    plan: Plan,
+    source: Tensor | External | Phases,
+    layer: Convolution,
+    residual: Residual | None = None,
+    activation: Activation = IDENTITY,
+) -> Tensor:
+    """activation(convolution(source) + residual)."""
+    target = plan.tensor(len(layer.weight), *layer.size)
+    phases = _as_phases(plan, source, layer.stride)
+    taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
+    need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
+    if residual is not None:
+        plan.same_rows(residual.tensor, target)
+
+    def emit(program: Program) -> None:
+        matrix = _matrix(layer, phases, taps)
+        ends = _ends(phases.tensor, target, layer.bias, residual, activation)
+        row, choice = _choose(plan, layer, matrix, target, ends, activation)
+        plan.choices.append(choice)
+        program.rows.append(row)
+
+    plan.later(emit)
+    return target
+
+
+def _as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int, int]) -> Phases:
+    if isinstance(source, Phases):
+        return source
+    if stride == (1, 1):
+        tensor = copy_in(plan, source) if isinstance(source, External) else source
+        return Phases(tensor, stride, tensor.layout.channels, set())
+    return split_phases(plan, source, stride)
+
+
+def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]) -> Matrix:
+    outputs, inputs = layer.weight.shape[:2]
+    layout = phases.tensor.layout
+    channel = np.arange(inputs)[:, None] + np.array([first for first, _, _ in taps])[None]
+    within = np.array([dy * layout.pitch + dx for _, dy, dx in taps])[None]
+    offsets = 4 * (channel * layout.stride + within)
+    group = np.arange(outputs) // (outputs // layer.groups)
+    shifts = 4 * group * inputs * layout.stride
+    weights = layer.weight.reshape(outputs, -1)
+    channels = np.broadcast_to(np.arange(inputs)[:, None], offsets.shape)
+    _check_reach(layer, offsets, shifts, phases.tensor)
+    return Matrix(weights, offsets.reshape(-1), channels.reshape(-1), shifts)
+
+
+def _check_reach(layer: Convolution, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
+    """Every vector that the kernel will read lies in the source's buffer."""
+    layout = source.layout
+    height, width = layer.size
+    vectors = -(-((height - 1) * layout.pitch + width) // layout.lanes)
+    span = 4 * (vectors + max(1, vectors // 16)) * layout.lanes
+    first = layout.first_pixel() + int(offsets.min())
+    last = layout.first_pixel() + int(offsets.max()) + int(shifts.max()) + span
+    if first < 0 or last > 4 * layout.floats or 4 * layout.floats >= 2**31:
+        raise ValueError(f"{layer.name} would read bytes {first} to {last} of a buffer of {4 * layout.floats}")
+
+
+def _ends(
+    source: Tensor, target: Tensor, bias: np.ndarray, residual: Residual | None, activation: Activation
+) -> dict[str, Field]:
+    ends: dict[str, Field] = {
+        "source": first_pixels(source),
+        "target": first_pixels(target),
+        "target_stride": 4 * target.layout.stride,
+        "bias": np.ascontiguousarray(bias, np.float32),
+        "mask": pixel_mask(target),
+        **activation.fields(),
+    }
+    if residual is not None:
+        layout = residual.tensor.layout
+        planes = np.arange(target.layout.channels) - residual.zeros_before
+        planes[(planes < 0) | (planes >= residual.channels)] = layout.channels  # the spare plane, which is zero
+        ends |= {
+            "residual": first_pixels(residual.tensor),
+            "residual_planes": (4 * layout.stride * planes).astype(np.int32),
+        }
+    return ends
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a layer: its path, vectors in a tile, outputs at once, and inputs in a block."""
+
+    path: str
+    tile: int
+    at_once: int
+    block: int
+
+
+_TUNED: dict[tuple[object, ...], tuple[Way, str]] = {}  # what was measured in this process, by geometry and zeros
+
+
+def _choose(
+    plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation
+) -> tuple[Row, Choice]:
+    """The fastest way; layers of the same shapes and about as many zeros share what was measured."""
+    sparsity = layer.sparsity
+    zeros = round(20 * sparsity) if sparsity < SURELY_SPARSE else round(np.log2(max(1 - sparsity, 1e-6)))
+    shape = (plan.target, target.layout, layer.weight.shape, layer.stride, layer.groups, activation.kind)
+    key = (*shape, plan.threads, zeros, sparsity < SURELY_SPARSE)
+    if key not in _TUNED:
+        ways = _ways(plan, layer, matrix, target)
+        rows = [_row(plan, way, matrix, target, ends, activation) for way in ways]
+        best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
+        _TUNED[key] = ways[best], _comparison(ways, times)
+    way, comparison = _TUNED[key]
+    row = _row(plan, way, matrix, target, ends, activation)
+    return row, Choice(layer.name, way.path, _reason(layer, way) + comparison, float(sparsity))
+
+
+def _comparison(ways: list[Way], times: list[float]) -> str:
+    best = {
+        path: min((1e6 * t for w, t in zip(ways, times, strict=True) if w.path == path), default=None)
+        for path in ("sparse", "dense")
+    }
+    if None in best.values():
+        return ""
+    return f": sparse {best['sparse']:.0f} us, dense {best['dense']:.0f} us"
+
+
+def _reason(layer: Convolution, way: Way) -> str:
+    if layer.groups > 1:
+        return f"{layer.groups} groups: one output channel at a time"
+    zeros = f"{layer.sparsity:.1%} zeros"
+    return f"{zeros} are too few" if way.path == "dense" and layer.sparsity < SURELY_DENSE else zeros
+
+
+def _ways(plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor) -> list[Way]:
+    registers, (outputs, inputs) = plan.target.registers, matrix.weights.shape
+    ways = []
+    if layer.groups > 1 or layer.sparsity >= SURELY_DENSE:
+        sizes = tile_sizes(target.layout, registers)[:TILES_TRIED]
+        channels = int(matrix.channels.max(initial=0)) + 1
+        tap_bytes = 8 * plan.target.width * max(sizes)
+        blocks = {channels}
+        if layer.groups == 1:
+            blocks |= {min(channels, max(8, CACHE_BYTES * times // tap_bytes)) for times in (1, 3)}
+        ways += [Way("sparse", size, 1, block) for block in sorted(blocks) for size in sizes]
+    if layer.groups == 1 and layer.sparsity < SURELY_SPARSE:
+        at_once = next(n for n in (4, 2, 1) if outputs % n == 0)
+        size = tile_sizes(target.layout, max(1, (registers - at_once) // at_once))[0]
+        ways += [Way("dense", size, at_once, block) for block in {inputs, min(inputs, 128)}]
+    return ways
+
+
+def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, Field], activation: Activation) -> Row:
+    tiles = -(-target.layout.vectors // way.tile)
+    # With few tiles, outputs are shared more evenly by threads.
+    by_tiles = tiles >= 4 * plan.threads or (tiles > 1 and tiles % plan.threads == 0)
+    fields: dict[str, Field] = {"tiles": tiles, "by_tiles": int(by_tiles)}
+    if way.path == "sparse":
+        chains = 2 if 2 * way.tile <= plan.target.registers // 2 else 1
+        pairs = sparse_pairs(matrix, way.block, chains)
+        fields |= {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks}
+        fields["outputs"] = len(matrix.weights)
+        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind)), ends | fields)
+    dense = dense_rows(matrix, way.at_once, way.block)
+    fields |= {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
+    fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs}
+    fields["outputs"] = len(matrix.weights) // way.at_once
+    return Row(Kernel("dense", PRODUCT, emit_dense, (way.tile, way.at_once, activation.kind)), ends | fields)
+
+
+def matvec(
+    plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation
+) -> Tensor:
+    """A linear layer on one pixel per channel. The result is flat."""
+    outputs, inputs = weight.shape
+    target = plan.tensor(outputs, 1, 1, flat=True)
+    sparsity = 1 - np.count_nonzero(weight) / max(weight.size, 1)
+    lanes = plan.target.width
+    tile = 4 if outputs > 2 * lanes else 1
+
+    def emit(program: Program) -> None:
+        stride = 4 * source.layout.stride
+        ends = {
+            "source": first_pixels(source),
+            "source_stride": stride,
+            "target": first_pixels(target),
+            "inputs": inputs,
+        }
+        ends |= activation.fields()
+        group = tile * lanes
+        padded = np.zeros(-(-outputs // group) * group, np.float32)
+        padded[:outputs] = bias
+        dense = {"outputs": len(padded) // group, "weights": matvec_rows(weight, group), "bias": padded}
+        rows = [Row(Kernel("matvec", MATVEC, emit_dense_matvec, (tile, activation.kind)), ends | dense)]
+        if sparsity >= SURELY_DENSE:
+            pairs, starts = matvec_pairs(weight, stride)
+            sparse = {"outputs": outputs, "weights": pairs, "starts": starts, "bias": padded}
+            rows.append(Row(Kernel("sparse matvec", MATVEC, emit_sparse_matvec, (activation.kind,)), ends | sparse))
+        best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
+        why = f"{sparsity:.0%} zeros"
+        why += (
+            ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times))
+            if len(rows) > 1
+            else " are too few"
+        )
+        plan.choices.append(Choice(name, ("dense", "sparse")[best], why, sparsity))
+        program.rows.append(rows[best])
+
+    plan.later(emit)
+    return target
+
+
+def attend(
+    plan: Plan,
+    query: tuple[Tensor, int],
+    key: tuple[Tensor, int],
+    value: tuple[Tensor, int],
+    heads: int,
+    features: int,
+    scale: float,
+) -> Tensor:
+    """Softmax attention; each of query, key and value is a tensor and the channel where its first head begins."""
+    channels, tokens = heads * features, query[0].layout.width
+    target = plan.tensor(channels, 1, tokens)
+    scratch = plan.tensor(1, 1, 1)
+
+    def emit(program: Program) -> None:
+        layout = target.layout
+        most = plan.target.registers // ROWS if plan.target.width == 16 else 2
+        tile = tile_sizes(layout, most)[0]
+        tiles = -(-layout.vectors // tile)
+        scratch_vectors = (tokens + ROWS) * tile
+        scratch.layout = type(layout)(plan.threads, 1, scratch_vectors * layout.lanes, layout.lanes)
+        ends: dict[str, Field] = {"target": first_pixels(target), "target_stride": 4 * layout.stride}
+        for name, (tensor, channel) in (("query", query), ("key", key), ("value", value)):
+            ends |= {name: first_pixels(tensor, channel), f"{name}_stride": 4 * tensor.layout.stride}
+        program.add(
+            Kernel("attention", ATTENTION, emit_attention, (tile,)),
+            **ends,
+            heads=heads,
+            features=features,
+            tokens=tokens,
+            tiles=tiles,
+            scale=float(scale),
+            scratch=first_pixels(scratch),
+            scratch_bytes=4 * scratch.layout.stride,
+            mask=pixel_mask(target),
+        )
+
+    plan.later(emit)
+    return target

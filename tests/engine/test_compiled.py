@@ -1,0 +1,235 @@
+"""`hf_cyclical.compile`: a module that is called like the original, and says clearly what it cannot do."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+import timm
+import torch
+import transformers
+from engine_checks import images, sparsify
+from tiny_models import LABELS, prune, save_family
+
+import hf_cyclical
+from hf_cyclical import PruningError
+from hf_cyclical.engine.compiled import CompiledModel
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return sparsify(timm.create_model("cifar_resnet8"), 0.95)
+
+
+@pytest.fixture
+def pixels():
+    return images(2, 3, 32, 32)
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))
+
+
+@torch.no_grad()
+def assert_on_the_engine(fast, model, pixels):
+    """Same outputs, from kernels: the model is so sparse that torch is not the faster choice."""
+    close(fast(pixels), model(pixels))
+    assert not any(fast._slower.values())
+
+
+def test_is_called_like_the_original(model, pixels):
+    fast = hf_cyclical.compile(model)
+    assert_on_the_engine(fast, model, pixels)
+    assert isinstance(fast, torch.nn.Module)
+    assert not fast.training
+    assert not fast(pixels).requires_grad
+    close(fast(pixels[:1]), model(pixels[:1]).detach())
+    close(fast(x=pixels), model(pixels).detach())
+
+
+def test_any_batch_and_any_size_of_images(model):
+    fast = hf_cyclical.compile(model)
+    for count, height, width in ((1, 32, 32), (7, 32, 32), (2, 24, 40), (0, 32, 32), (3, 32, 32)):
+        batch = images(count, 3, height, width)
+        result = fast(batch)
+        with torch.no_grad():
+            torch.testing.assert_close(result, model(batch), rtol=0, atol=1e-4)
+
+
+def test_strided_images(model):
+    strided = images(4, 3, 32, 32)[::2].to(memory_format=torch.channels_last)
+    close(hf_cyclical.compile(model)(strided), model(strided).detach())
+
+
+def test_says_how_each_layer_is_computed(model):
+    choices = hf_cyclical.compile(model).choices(3, 32, 32)
+    assert [choice.layer for choice in choices] == [
+        name for name, module in model.named_modules() if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear))
+    ]
+    assert all(choice.path == "sparse" and "zeros" in choice.why for choice in choices[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda x: x.half(), "must be float32 on the CPU, got torch.float16 on cpu: use images.float"),
+        (lambda x: x.to("meta"), "got torch.float32 on meta"),
+        (lambda x: x[0], "must have the shape .batch, channels, height, width., got .3, 32, 32."),
+        (lambda x: x[:, :2], "cannot be compiled for images of 2 x 32 x 32"),
+    ],
+)
+def test_images_that_do_not_fit(model, pixels, bad, message):
+    with pytest.raises(PruningError, match=message):
+        hf_cyclical.compile(model)(bad(pixels))
+
+
+def test_a_dense_model_is_refused():
+    with pytest.raises(PruningError, match=r"the model is dense, only 0\.0% of its prunable weights are zero"):
+        hf_cyclical.compile(timm.create_model("cifar_resnet8"))
+
+
+def test_weights_that_are_not_finite_are_refused(model):
+    with torch.no_grad():
+        model.layer1[0].conv1.weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(PruningError, match=r"layer1\.0\.conv1\.weight has values that are not finite"):
+        hf_cyclical.compile(model)
+
+
+@pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta"), lambda m: m.double()])
+def test_models_of_another_type_or_device_are_refused(model, change):
+    with pytest.raises(PruningError, match="the engine needs float32 on the CPU"):
+        hf_cyclical.compile(change(model))
+
+
+def test_stays_what_it_is(model):
+    fast = hf_cyclical.compile(model)
+    for change in (fast.half, fast.double, lambda: fast.to("meta")):
+        with pytest.raises(PruningError, match="stays on the CPU in float32"):
+            change()
+    with pytest.raises(PruningError, match="inference only"):
+        fast.train()
+    assert fast.to("cpu").float().eval() is fast
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_threads(model, threads):
+    with pytest.raises(PruningError, match=f"num_threads must be at least 1, got {threads}"):
+        hf_cyclical.compile(model, num_threads=threads)
+
+
+def test_refresh_reads_changed_weights(model, pixels):
+    fast = hf_cyclical.compile(model)
+    before = fast(pixels)
+    with torch.no_grad():
+        model.fc.bias.add_(1)
+    close(fast(pixels), before)
+    fast.refresh()
+    close(fast(pixels), before + 1)
+    state = {name: torch.zeros_like(t) if name.endswith("fc.bias") else t for name, t in fast.state_dict().items()}
+    fast.load_state_dict(state)
+    close(fast(pixels), model(pixels).detach())
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])  # noqa: S301
+def test_copies_and_pickles(model, pixels, again):
+    fast = hf_cyclical.compile(model, num_threads=2)
+    expected = fast(pixels)
+    twin = again(fast)
+    assert isinstance(twin, CompiledModel)
+    close(twin(pixels), expected)
+
+
+def test_instances_in_several_threads(model):
+    shared, own = hf_cyclical.compile(model), hf_cyclical.compile(copy.deepcopy(model), num_threads=2)
+    batches = [images(2, 3, 32, 32, seed=i) for i in range(4)]
+    with torch.no_grad():
+        expected = [model(batch) for batch in batches]
+    wrong = []
+
+    def work(fast, i):
+        try:
+            for _ in range(10):
+                torch.testing.assert_close(fast(batches[i]), expected[i], rtol=0, atol=1e-4)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(fast, i)) for i in range(4) for fast in (shared, own)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+class TestTransformers:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        model = save_family("ResNet", tmp_path / "model")
+        prune(model, 0.9)
+        model.save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    def test_a_folder_packed_or_not(self, folder, tmp_path):
+        hf_cyclical.pack_folder(folder, tmp_path / "packed")
+        pixels = images(2, 3, 28, 28)
+        original = hf_cyclical.load(folder)
+        for source in (folder, str(tmp_path / "packed")):
+            output = hf_cyclical.compile(source)(pixel_values=pixels)
+            assert type(output).__name__ == "ImageClassifierOutputWithNoAttention"
+            close(output.logits, original(pixels).logits.detach())
+
+    def test_labels_give_the_loss(self, folder):
+        fast, pixels = hf_cyclical.compile(folder), images(2, 3, 28, 28)
+        assert fast(pixels).loss is None
+        assert fast(pixels, labels=torch.tensor([0, 1])).loss > 0
+
+    def test_the_pipeline(self, folder):
+        processor = transformers.AutoImageProcessor.from_pretrained(folder)
+        image = transformers.image_transforms.to_pil_image(images(1, 3, 40, 40)[0].sigmoid().numpy(), do_rescale=True)
+        results = [
+            transformers.pipeline("image-classification", model=model, image_processor=processor)(image)
+            for model in (hf_cyclical.compile(folder), hf_cyclical.load(folder))
+        ]
+        fast, original = ({row["label"]: row["score"] for row in rows} for rows in results)
+        assert set(fast) == set(LABELS)
+        assert fast == pytest.approx(original, abs=1e-5)
+
+    def test_a_folder_that_does_not_exist(self):
+        with pytest.raises(PruningError, match="neither a folder here nor a Hub id"):
+            hf_cyclical.compile("./nothing")
+
+
+PROGRAM = """
+import sys
+{before}
+import timm, torch, hf_cyclical
+model = timm.create_model("cifar_resnet8").eval()
+with torch.no_grad():
+    model.layer2[0].conv2.weight.zero_()
+    model.layer3[0].conv2.weight[::2] = 0
+try:
+    fast, pixels = hf_cyclical.compile(model), torch.randn(2, 3, 32, 32)
+    error = (fast(pixels) - model(pixels)).abs().max()
+    print("fine" if error < 1e-3 else error)
+except hf_cyclical.PruningError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "result"),
+    [
+        ("", "fine"),
+        ("sys.modules['llvmlite'] = None", 'the engine needs llvmlite: pip install "hf_cyclical[fast]"'),
+    ],
+    ids=["no compiler on the PATH", "no llvmlite"],
+)
+def test_a_new_process(before, result, tmp_path):
+    environment = os.environ | {"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", PROGRAM.format(before=before)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip().splitlines()[-1] == result

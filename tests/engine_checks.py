@@ -1,0 +1,39 @@
+"""What the tests of the engine share."""
+
+import torch
+from torch import nn
+
+from hf_cyclical.core import prunable_parameters
+from hf_cyclical.engine.graph import build_graph
+from hf_cyclical.engine.native import host
+
+
+def sparsify(model, sparsity, seed=0):
+    """Random zeros in every prunable weight, and BatchNorms and empty parameters that have something to say."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in prunable_parameters(model).values():
+            parameter.mul_(torch.rand(parameter.shape, generator=generator) >= sparsity)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_(0, 0.1, generator=generator)
+                module.running_var.uniform_(0.5, 1.5, generator=generator)
+    return model.eval()
+
+
+def images(count, channels, height, width, seed=0):
+    return torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def assert_same_as_torch(model, pixels, *, width=None, threads=1, native=True):
+    """The engine gives what torch gives, within 1e-4 of the largest output; `native`: without any call of torch."""
+    graph = build_graph(model, tuple(pixels.shape[1:]), host(width), threads)
+    ours, expected = graph.run(pixels), model(pixels)
+    ours, expected = (getattr(output, "logits", output) for output in (ours, expected))
+    assert ours.shape == expected.shape
+    largest = float(expected.abs().max()) if expected.numel() else 0.0
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4 * max(largest, 1e-3))
+    if native:
+        assert graph.torch_nodes == []
+    return graph
