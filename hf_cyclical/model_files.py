@@ -67,8 +67,27 @@ def damaged_weights(name: str, error: SafetensorError) -> PruningError:
     return PruningError(f"the weights of {name!r} are damaged, download or save them again: {first_line(error)}")
 
 
+def wrapper_arguments(model_args: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What transformers' wrapper of timm models may get as `model_args`.
+
+    timm 1.0.31 saves the number of classes there, too, and the wrapper would pass it twice.
+    """
+    return model_args and {key: value for key, value in model_args.items() if key != "num_classes"}
+
+
+def say_classes_once(config: dict[str, Any]) -> bool:
+    """Change a config of timm so that both libraries read it, see `wrapper_arguments`; says whether it was changed."""
+    arguments = config.get("model_args")
+    if not isinstance(arguments, dict) or "num_classes" not in config:
+        return False
+    if arguments.get("num_classes") != config["num_classes"]:  # if they differ, timm takes that of the arguments
+        return False
+    config["model_args"] = wrapper_arguments(arguments)
+    return True
+
+
 def make_portable(folder: str | os.PathLike[str]) -> None:
-    """Rewrite a saved timm model as timm itself saves it, which transformers reads too.
+    """Rewrite a saved timm model so that both timm and transformers read it.
 
     A folder of another kind stays as it is. Keys that others put into the config are kept. A crash leaves a folder
     that transformers reads, and the next call finishes the work.
@@ -78,6 +97,8 @@ def make_portable(folder: str | os.PathLike[str]) -> None:
     """
     folder = Path(folder)
     config = read_json(str(folder), folder / CONFIG)
+    if "model_type" not in config and say_classes_once(config):
+        write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     if config.get("model_type") != TimmWrapperConfig.model_type:
         return
     if (folder / WEIGHTS_INDEX).is_file():
@@ -106,15 +127,16 @@ def _drop_prefix(file: Path) -> None:
 
 def _timm_layout(config: dict[str, Any]) -> dict[str, Any]:
     """The config of the wrapper as timm writes it, with the keys that neither knows."""
-    for key, kind in (("architecture", str), ("num_classes", int), ("label_names", list), ("pretrained_cfg", dict)):
+    kinds = {"architecture": str, "num_classes": int, "label_names": list, "pretrained_cfg": dict}
+    for key, kind in (kinds | {"model_args": dict | None}).items():
         if not isinstance(config.get(key, {} if kind is dict else None), kind):
             raise PruningError(f"the {CONFIG} of a timm model has no proper {key}: save the model again")
     cfg = config.get("pretrained_cfg") or timm.get_pretrained_cfg(config["architecture"]).to_dict()
     cfg = {key: value for key, value in cfg.items() if key not in NOT_OF_THESE_WEIGHTS | SAID_ELSEWHERE}
     layout = {key: config[key] for key in ("architecture", "num_classes", "num_features") if key in config}
     layout["label_names"] = config["label_names"]
-    if config.get("model_args"):
-        layout["model_args"] = config["model_args"]
+    if arguments := wrapper_arguments(config.get("model_args")):
+        layout["model_args"] = arguments
     layout["pretrained_cfg"] = cfg | {"num_classes": config["num_classes"]}
     of_wrapper = set(TimmWrapperConfig().to_dict())
     return layout | {key: value for key, value in config.items() if key not in {*layout, *of_wrapper}}

@@ -28,7 +28,16 @@ from transformers import (
 
 from .core import PruningError
 from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings
-from .model_files import CONFIG, check_weights, damaged_weights, download_model, first_line, make_portable, read_json
+from .model_files import (
+    CONFIG,
+    check_weights,
+    damaged_weights,
+    download_model,
+    first_line,
+    make_portable,
+    read_json,
+    wrapper_arguments,
+)
 
 __all__ = ["ImageModel", "ImageSettings", "load_image_model", "make_portable"]
 
@@ -157,6 +166,7 @@ def _read_config(name: str, folder: Path) -> PreTrainedConfig:
         if not timm.is_model(config.architecture):
             near = _near_timm_names(config.architecture)
             raise PruningError(f"timm {timm.__version__} has no {config.architecture!r} of {name!r}: it has {near}")
+        config.model_args = wrapper_arguments(config.model_args)
         if not raw.get("pretrained_cfg"):
             config.pretrained_cfg = timm.get_pretrained_cfg(config.architecture).to_dict()
     return config
@@ -192,8 +202,9 @@ def _resize(config: PreTrainedConfig, image_size: int) -> None:
         return
     cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
     config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
-    if cfg.get("fixed_input_size"):
-        config.model_args = (config.model_args or {}) | {"img_size": image_size}
+    arguments = config.model_args or {}
+    if cfg.get("fixed_input_size") or "img_size" in arguments:
+        config.model_args = arguments | {"img_size": image_size}
 
 
 def _build(config: PreTrainedConfig) -> PreTrainedModel:

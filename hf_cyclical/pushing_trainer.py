@@ -39,13 +39,13 @@ class PushingTrainer(WholeCheckpointTrainer):
         super().__init__(*args, **kwargs)
         refuse_settings(self.args)
 
-    def init_hf_repo(self, token: str | None = None) -> None:
-        """Makes the repository, private unless `hub_private_repo=False`."""
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Makes the repository, private unless `private` or `hub_private_repo` is False; the former decides."""
         if not self.pruning.prunes:
             raise PruningError(_DENSE)
         refuse_settings(self.args)
         self.push_in_progress = None
-        private = self.args.hub_private_repo is not False
+        private = self._wants_private(private)
         self.hub_model_id = self.on_main(lambda: create_repository(self._wanted_name(), private=private))
 
     def on_main(self, action: Callable[[], Result]) -> Result | None:
@@ -101,7 +101,7 @@ class PushingTrainer(WholeCheckpointTrainer):
         if unused := sorted(set(kwargs) - set(known)):
             logger.warning("the card is filled from the report of the run: %s has no effect", ", ".join(unused))
         options = {name: kwargs[name] for name in known if kwargs.get(name) is not None}
-        private = self.args.hub_private_repo is not False if private is None else private
+        private = self._wants_private(private)
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         wanted = repo_id or self.hub_model_id or self._wanted_name()
         folder = self._save_finished()  # first of all, as the model may be nowhere else when an error ends the program
@@ -159,6 +159,9 @@ class PushingTrainer(WholeCheckpointTrainer):
 
     def _wanted_name(self) -> str:
         return self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+
+    def _wants_private(self, private: bool | None) -> bool:
+        return self.args.hub_private_repo is not False if private is None else private
 
 
 def _refuse_arguments(blocking: bool, token: str | None, revision: str | None) -> None:

@@ -8,6 +8,7 @@ from tiny_models import prune, save_family
 
 from hf_cyclical import CycleReport, PruningConfig, PruningReport
 from hf_cyclical.metadata import stamp
+from hf_cyclical.models import make_portable
 from hf_cyclical.report import LayerReport
 
 
@@ -22,6 +23,7 @@ def save_pruned(name, folder, s=0.9):
         model = timm.create_model(name, num_classes=3)
         pruned, prefix = prune(model, s), "timm_model."
         timm.models.save_for_hf(model, folder, safe_serialization=True)
+        make_portable(folder)
     params = dict(model.named_parameters())
     layers = [
         LayerReport(prefix + key, list(params[key].shape), params[key].numel(), params[key].numel() - zeros, 0)

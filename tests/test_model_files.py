@@ -50,6 +50,23 @@ def test_a_pruned_timm_model_loads_in_both_libraries(name, tmp_path):
     assert processor(Image.new("RGB", (50, 40)))["pixel_values"].shape == (1, 3, *[loaded.settings.size] * 2)
 
 
+def test_a_folder_that_says_its_classes_twice(tmp_path):
+    """As timm 1.0.31 writes it, which transformers' wrapper cannot read."""
+    original = save_timm("test_vit", tmp_path)
+    edit_config(tmp_path, model_args={"num_classes": 3, "img_size": [160, 160], "class_token": True})
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'num_classes'"):
+        AutoModelForImageClassification.from_pretrained(tmp_path)
+    assert same(logits(load_image_model(tmp_path, LABELS).model, images(160)), logits(original, images(160)))
+    small = load_image_model(tmp_path, [*LABELS, "more"], from_scratch=True, image_size=64)
+    assert logits(small.model, images(64)).shape == (2, 4)
+    make_portable(tmp_path)
+    in_timm = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    for again in (in_timm, AutoModelForImageClassification.from_pretrained(tmp_path)):
+        assert same(logits(again, images(160)), logits(original, images(160)))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_args"] == {"img_size": [160, 160], "class_token": True}
+
+
 @pytest.mark.parametrize("with_cfg", [True, False])
 def test_a_folder_of_the_wrapper_becomes_one_of_timm(with_cfg, tmp_path):
     cfg = {"pretrained_cfg": timm.get_pretrained_cfg("test_resnet").to_dict()} if with_cfg else {}

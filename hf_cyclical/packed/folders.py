@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.files import leads_elsewhere
-from hf_cyclical.model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX
+from hf_cyclical.model_files import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, say_classes_once
 from hf_cyclical.sparsity_schema import KEY, MAX_METADATA_BYTES, METADATA_NAME, parse_json, parse_metadata
 
 from .codec import MAX_BYTES
@@ -29,6 +29,8 @@ AnyPath = str | os.PathLike[str]
 
 def pack_folder(source: AnyPath, target: AnyPath) -> PackedSummary:
     """Make a packed folder of a saved model.
+
+    Its config is that of the source, except for a number of classes that timm says twice: transformers takes it once.
 
     Args:
         source: A folder with config.json and model.safetensors, of transformers or timm.
@@ -73,6 +75,7 @@ def _convert(source: AnyPath, target: AnyPath, write: Callable[[Path, Path], Any
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise PruningError(f"the target {str(target)!r} exists: name a folder that does not, or an empty one")
     config.pop(QUANTIZATION_KEY, None)
+    say_classes_once(config)
     if packed:
         config[QUANTIZATION_KEY] = QUANTIZATION_CONFIG
     there = next(folder for folder in target.parents if folder.exists())

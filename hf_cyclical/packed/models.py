@@ -20,7 +20,7 @@ from transformers import (
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.hub_errors import first_line
-from hf_cyclical.model_files import CONFIG, WEIGHTS
+from hf_cyclical.model_files import CONFIG, WEIGHTS, wrapper_arguments
 from hf_cyclical.sparsity_schema import KEY
 
 from .codec import MAX_BYTES, refuse_large
@@ -85,13 +85,19 @@ def load_packed_model(folder: str | os.PathLike[str], *, max_bytes: int = MAX_BY
 
 def _load_timm(folder: Path, config: dict[str, Any], shapes: Shapes, read: Read, max_bytes: int) -> nn.Module:
     _refuse_other_weights(folder, config)
-    arguments, classes = config.get("model_args") or {}, config.get("num_classes")
-    arguments = arguments if classes is None else {"num_classes": classes} | arguments
+    classes = {"num_classes": config["num_classes"]} if config.get("num_classes") is not None else {}
+    given = config.get("model_args") or {}
+    arguments = given | classes
     _refuse_large_numbers(folder, arguments)
     make = partial(timm.create_model, config["architecture"], pretrained=False, **arguments)
     made = _sketch(folder, make, shapes, max_bytes)
     expected = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     _refuse_misfits(folder, {name for name in expected | shapes if expected.get(name) != shapes.get(name)})
+    if arguments != classes | given:  # timm takes the second one, transformers' wrapper the first
+        raise PruningError(
+            f"{CONFIG} in {str(folder)!r} has num_classes {classes['num_classes']}, and in model_args "
+            f"{str(given['num_classes'])[:80]!r}: save the model again"
+        )
     tensors, model = read(), make()
     model.load_state_dict(tensors)
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
@@ -106,6 +112,8 @@ def _load_transformers(folder: Path, config: dict[str, Any], shapes: Shapes, rea
     settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if hasattr(settings, QUANTIZATION_KEY):
         delattr(settings, QUANTIZATION_KEY)
+    if isinstance(settings, TimmWrapperConfig):
+        settings.model_args = wrapper_arguments(settings.model_args)
     if type(settings) not in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
         raise PruningError(f"the model in {str(folder)!r} is a {settings.model_type}, no image classifier: use one")
     # Its class matters, too: that of the config may be one of several.

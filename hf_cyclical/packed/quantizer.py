@@ -88,7 +88,7 @@ class PackedQuantizer(HfQuantizer):
         return {"dequantize": Unpack}
 
     def _process_model_after_weight_loading(self, model: nn.Module, **_: Any) -> nn.Module:
-        # For a quantized model transformers takes any shape.
+        # For quantized weights transformers takes any shape.
         for name, tensor in model.state_dict().items():
             if tensor.shape != self._shapes[name]:
                 raise PruningError(
@@ -96,6 +96,10 @@ class PackedQuantizer(HfQuantizer):
                     f"{tuple(self._shapes[name])}: load the model as it was packed, or unpack it first"
                 )
         return model
+
+    def param_needs_quantization(self, model: nn.Module, param_name: str, **_: Any) -> bool:
+        # Of weights that are stored quantized, transformers asks this only to know who checks their shapes: we do.
+        return True
 
     def is_serializable(self) -> bool:
         return True

@@ -181,6 +181,22 @@ class TestTrainer:
         assert sorted(hub.files("user/named")) == PUSHED
         assert (tmp_path / "named" / "model.safetensors").exists()
 
+    @pytest.mark.parametrize("setting", [None, True, False])
+    def test_the_argument_of_init_hf_repo_decides_who_reads_it(self, hub, clients, tmp_path, setting):
+        def make_repositories(folder, setting):
+            import sys
+
+            sys.path.insert(0, "tests")
+            from pushing import make_trainer
+
+            for private in (None, True, False):
+                trainer = make_trainer(folder, hub_private_repo=setting, hub_model_id=f"user/{private}")
+                trainer.init_hf_repo(private=private)
+
+        clients.ask(make_repositories, tmp_path / "run", setting)
+        private = {name: repo.private for name, repo in hub.store.repos.items()}
+        assert private == {"user/None": setting is not False, "user/True": True, "user/False": False}
+
     def test_refuses_before_training_what_would_push_on_the_way_or_write_the_token_down(self, tmp_path):
         for strategy in set(HubStrategy) - {HubStrategy.END}:
             with pytest.raises(PruningError, match=f"hub_strategy '{strategy.value}'"):

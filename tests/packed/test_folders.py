@@ -8,11 +8,12 @@ import timm
 import torch
 from packed.sparse_weights import same_tensors
 from safetensors.torch import load_file, save_file
-from tiny_models import assert_same_model, images, prune, save_family
+from tiny_models import assert_same_model, images, logits, prune, same, save_family, save_timm
 from transformers import AutoModelForImageClassification
 from transformers.quantizers import auto
 
 from hf_cyclical import PruningError
+from hf_cyclical.models import make_portable
 from hf_cyclical.packed import load_packed_model, pack_file, pack_folder, unpack_folder
 
 load_auto = AutoModelForImageClassification.from_pretrained
@@ -45,6 +46,7 @@ def make(name, folder):
         prune(model, 0.9)
         timm.models.save_for_hf(model, folder / "dense", safe_serialization=True)
         (folder / "dense" / "pytorch_model.bin").unlink(missing_ok=True)
+        make_portable(folder / "dense")
     pack_folder(folder / "dense", folder / "packed")
     return model
 
@@ -73,6 +75,17 @@ class TestLoading:
             assert type(loaded) is type(model)
             assert not loaded.training
             assert_same_model(loaded, model, images(32))
+
+    @pytest.mark.parametrize("fields", [{}, {"model_type": "timm_wrapper"}])
+    def test_classes_that_are_in_model_args_too(self, fields, tmp_path):
+        original = save_timm("test_vit", tmp_path / "dense")
+        edit(tmp_path / "dense", model_args={"num_classes": 3, "img_size": [160, 160]}, **fields)
+        pack_folder(tmp_path / "dense", tmp_path / "packed")
+        for loaded in (
+            load_auto(tmp_path / "packed"),
+            *map(load_packed_model, (tmp_path / "packed", tmp_path / "dense")),
+        ):
+            assert same(logits(loaded, images(160)), logits(original, images(160)))
 
     def test_in_another_dtype(self, resnet, tmp_path):
         loaded = load_auto(tmp_path / "packed", dtype=torch.bfloat16)

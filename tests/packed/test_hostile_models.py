@@ -138,6 +138,8 @@ class TestTimm:
             ({"model_args": {"img_size": 1_000_000}}, "do not fit its config, which asks for more than"),
             ({"num_classes": 1_000_000}, "do not fit its config"),
             ({"num_classes": 10**9}, "'num_classes' above 1,048,576"),
+            ({"model_args": {"num_classes": 4}}, "has num_classes 3, and in model_args '4'"),
+            ({"model_args": {"num_classes": 10**9}, "num_classes": None}, "'num_classes' above 1,048,576"),
         ],
     )
     def test_sizes(self, changes, words, tmp_path):
@@ -161,7 +163,9 @@ class Peculiar(nn.Module):
         self.fc = nn.Linear(3, width)
         self.table = nn.Parameter(torch.ones(width, width))
         self.head = nn.Linear(width, num_classes)
-        self.pretrained_cfg = {"architecture": "peculiar_model", "num_classes": num_classes}
+        self.pretrained_cfg = {
+            "architecture": "peculiar_model", "num_classes": num_classes, "input_size": (3, 8, 8)
+        }  # fmt: skip
         self.num_classes, self.num_features = num_classes, width
 
     def forward(self, x):
