@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from .core import PruningError, recipes
-from .core.masks import LAYER_FLOOR, Scope, default_layer_floor
-from .core.recipes import LrFactor, Recipe, Shape
+from hf_cyclical.core import recipes
+
+from .core import LAYER_FLOOR, LrFactor, PruningError, Recipe, Scope, Shape, default_layer_floor
 
 Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
 LrShape = Literal["drop", "cosine", "linear", "constant"]

@@ -27,31 +27,30 @@ from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback
 
 from hf_cyclical import PruningError
-from hf_cyclical.arguments import parse_arguments
-from hf_cyclical.command_line import INTERRUPTED, fail, without_secrets
-from hf_cyclical.compare_arguments import by_argument, parse
-from hf_cyclical.comparison import (
+from hf_cyclical.cli import INTERRUPTED, Run, by_argument, fail, parse, parse_arguments
+from hf_cyclical.config import PruningConfig, applies
+from hf_cyclical.core import any_process, leave_group
+from hf_cyclical.data import ImageData, load_image_data
+from hf_cyclical.formats import without_secrets, write_text
+from hf_cyclical.paper import (
+    EXPERIMENTS,
+    PRESETS,
     RESULTS_NAME,
     Cell,
+    Experiment,
     Setting,
     check_folder,
     claimed,
+    epochs_of,
     load_results,
     make_folder,
+    plot_comparison,
     read_reports,
     report_path,
     save_results,
+    table,
 )
-from hf_cyclical.config import PruningConfig, applies
-from hf_cyclical.data import ImageData, load_image_data
-from hf_cyclical.distributed import any_process, leave_group
-from hf_cyclical.experiments import EXPERIMENTS, Experiment, epochs_of
-from hf_cyclical.files import write_text
-from hf_cyclical.plots import plot_comparison
-from hf_cyclical.presets import PRESETS
-from hf_cyclical.report import REPORT_NAME
-from hf_cyclical.result_table import table
-from hf_cyclical.runs import Run
+from hf_cyclical.reports import REPORT_NAME
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
 QUIET = ["--disable_tqdm", "True", "--report_to", "none", "--logging_strategy", "no"]

@@ -18,17 +18,25 @@ import argparse
 import sys
 from pathlib import Path
 
-from hf_cyclical import PruningError, plots
-from hf_cyclical.command_line import Parser, fail
-from hf_cyclical.drawing import NothingToDrawError, save
-from hf_cyclical.finished_report import read_whole
-from hf_cyclical.report import REPORT_NAME, PruningReport
+from hf_cyclical import PruningError
+from hf_cyclical.cli import Parser, fail
+from hf_cyclical.reports import (
+    REPORT_NAME,
+    NothingToDrawError,
+    PruningReport,
+    draw_layers,
+    draw_recovery,
+    draw_regrown,
+    draw_run,
+    read_whole,
+    save,
+)
 
 FIGURES = {
-    "run": plots.draw_run,
-    "regrown": plots.draw_regrown,
-    "recovery": plots.draw_recovery,
-    "layers": plots.draw_layers,
+    "run": draw_run,
+    "regrown": draw_regrown,
+    "recovery": draw_recovery,
+    "layers": draw_layers,
 }
 FORMATS = ("png", "svg")
 

@@ -17,20 +17,12 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from hf_cyclical.command_line import fail
+from hf_cyclical.cli import fail
 from hf_cyclical.core import PruningError
-from hf_cyclical.core.linear import Rate, Recovery, Simulation
-from hf_cyclical.markdown import table_of
+from hf_cyclical.paper import LINEAR_RECOVERY, Rate, Recovery, Simulation
+from hf_cyclical.reports import table_of
 
 CHOICES = ("random", "adversarial")
-PAPER = {  # Table 1, for d = 5 and 100 runs: one-shot, PGD
-    (2, "random"): (0.33, 0.32),
-    (2, "adversarial"): (0.12, 0.11),
-    (4, "random"): (0.22, 0.36),
-    (4, "adversarial"): (0.02, 0.23),
-    (10, "random"): (0.35, 0.64),
-    (10, "adversarial"): (0.04, 0.44),
-}
 SWEEP = [0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0]
 
 
@@ -41,7 +33,7 @@ class Cell:
 
     @property
     def paper(self) -> tuple[float, float] | None:
-        return PAPER.get((self.of.n, self.of.alpha)) if self.of.d == 5 else None
+        return LINEAR_RECOVERY.get((self.of.n, self.of.alpha)) if self.of.d == 5 else None
 
     def record(self) -> dict:
         rates = {"one_shot": self.ours.one_shot, "pgd": self.ours.pgd, "settled": self.ours.settled}

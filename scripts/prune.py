@@ -18,14 +18,12 @@ from pathlib import Path
 import transformers
 
 from hf_cyclical import CyclicalPruningTrainer, PruningError
-from hf_cyclical.arguments import Arguments, parse_arguments
-from hf_cyclical.command_line import INTERRUPTED, fail, stopped_pushing, without_resume, without_secrets
-from hf_cyclical.distributed import leave_group
+from hf_cyclical.cli import INTERRUPTED, Arguments, Run, fail, parse_arguments, stopped_pushing, without_resume
+from hf_cyclical.core import leave_group
+from hf_cyclical.formats import without_secrets
 from hf_cyclical.hub import create_repository, push, push_command
-from hf_cyclical.plan import describe_plan
-from hf_cyclical.plots import FIGURE_NAME
-from hf_cyclical.report import REPORT_NAME, show
-from hf_cyclical.runs import Run
+from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, show
+from hf_cyclical.training import describe_plan
 
 
 def main(argv: list[str]) -> int:

@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 
 from hf_cyclical import PruningError
-from hf_cyclical.command_line import Parser, fail, stopped_pushing
-from hf_cyclical.hub import push, push_command
-from hf_cyclical.hub_errors import LOGIN
+from hf_cyclical.cli import Parser, fail, stopped_pushing
+from hf_cyclical.hub import LOGIN, push, push_command
 
 
 def main(argv: list[str]) -> int:

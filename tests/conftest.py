@@ -7,7 +7,7 @@ import functools
 import gc
 
 import pytest
-from tiny import build_trainer
+from support.tiny import build_trainer
 
 
 def pytest_collection_finish(session):

@@ -6,7 +6,7 @@ import pytest
 
 from hf_cyclical import PruningConfig, PruningError
 from hf_cyclical.config import Method
-from hf_cyclical.core.masks import LAYER_FLOOR
+from hf_cyclical.core import LAYER_FLOOR
 
 METHODS = list(get_args(Method))
 

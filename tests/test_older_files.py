@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import CYCLICAL, zeros
+from support.tiny import CYCLICAL, zeros
 from transformers import TrainerCallback
 
 from hf_cyclical import PruningConfig, load, load_report, unpack_folder, verify

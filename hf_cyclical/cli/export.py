@@ -10,8 +10,9 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_cyclical.command_line import Parser, fail
 from hf_cyclical.core import PruningError
+
+from .command_line import Parser, fail
 
 __all__ = ["main"]
 
@@ -29,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if output.exists():
         fail(f"{output} exists: choose another --output or remove it")
     try:
-        from hf_cyclical.engine.onnx_export import export_onnx
-        from hf_cyclical.loading import load
+        from hf_cyclical.engine import export_onnx
+        from hf_cyclical.models import load
 
         from .images import image_side
 

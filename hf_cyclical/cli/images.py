@@ -5,10 +5,8 @@ from pathlib import Path
 from torch import nn
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.loading import find_files
-from hf_cyclical.model_files import CONFIG, WEIGHTS, read_json
-from hf_cyclical.packed.codec import MAX_BYTES
-from hf_cyclical.packed.folders import MAX_CONFIG_BYTES
+from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, WEIGHTS, read_json
+from hf_cyclical.models import find_files
 
 __all__ = ["class_names", "image_side"]
 

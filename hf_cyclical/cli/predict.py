@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_cyclical.command_line import Parser, fail
 from hf_cyclical.core import PruningError
+
+from .command_line import Parser, fail
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(source: str, paths: Sequence[Path], top: int) -> list[str]:
     import torch
 
-    from hf_cyclical.compilation import compile
+    from hf_cyclical.hub import compile
     from hf_cyclical.models import load_image_model
 
     from .images import class_names

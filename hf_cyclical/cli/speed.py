@@ -12,8 +12,9 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_cyclical.command_line import Parser, fail
 from hf_cyclical.core import PruningError
+
+from .command_line import Parser, fail
 
 __all__ = ["main"]
 
@@ -32,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if min(*args.batches, args.threads, args.rounds, args.size or 1) < 1:
         parser.error("--batches, --threads, --rounds and --size must be at least 1")
     try:
-        from hf_cyclical.engine.speed import measure_speed
-        from hf_cyclical.loading import load
+        from hf_cyclical.engine import measure_speed
+        from hf_cyclical.models import load
 
         from .images import image_side
 

@@ -1,10 +1,28 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
-from .errors import PruningError
+from . import recipes, schedules
+from .collectives import any_process, broadcast_buffers, leave_group, several_processes
+from .errors import PruningError, first_line
 from .layers import prunable_parameters
-from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
+from .masks import (
+    LAYER_FLOOR,
+    Scope,
+    apply_masks_,
+    default_layer_floor,
+    kept,
+    kept_locally,
+    least_kept,
+    magprune,
+    near_floor,
+    refuse_non_finite,
+    refuse_unreachable,
+    sparsity,
+)
+from .moments import has_momentum, momentum_name, refuse_without_momentum
 from .recipes import (
+    LrFactor,
     Recipe,
+    Shape,
     cyclical,
     cyclical_lr,
     freeze,
@@ -20,32 +38,59 @@ from .recipes import (
     with_dense_start,
 )
 from .recovery import CycleRecovery, RecoveryTracker, mask_distance
+from .shards import Shards, local, part, restored, whole
+from .topk import floor_kept
 from .tvpgd import TVPGD
 
 __all__ = [
+    "LAYER_FLOOR",
     "TVPGD",
     "CycleRecovery",
+    "LrFactor",
     "PruningError",
     "Recipe",
     "RecoveryTracker",
+    "Scope",
+    "Shape",
+    "Shards",
+    "any_process",
     "apply_masks_",
+    "broadcast_buffers",
     "cyclical",
     "cyclical_lr",
+    "default_layer_floor",
+    "first_line",
+    "floor_kept",
     "freeze",
     "gradual",
     "gradual_recovery",
+    "has_momentum",
     "iterative",
     "kept",
+    "kept_locally",
+    "least_kept",
+    "leave_group",
+    "local",
     "lr_constant",
     "lr_cosine",
     "lr_drop",
     "lr_linear",
     "magprune",
     "mask_distance",
+    "momentum_name",
+    "near_floor",
     "one_shot",
+    "part",
     "pgd",
     "prunable_parameters",
+    "recipes",
     "refuse_non_finite",
+    "refuse_unreachable",
+    "refuse_without_momentum",
+    "restored",
+    "schedules",
+    "several_processes",
     "sparsity",
+    "whole",
     "with_dense_start",
 ]

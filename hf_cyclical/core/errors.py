@@ -1,5 +1,16 @@
-"""The one error of this package."""
+"""The one error of this package, and the errors of others in one line."""
+
+import re
+
+_MOST_WORDS = 300  # of an error's text, in characters
 
 
 class PruningError(ValueError):
     """Something that cannot work as asked: one line with what was wrong, which value, and what to do."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its type if it has none; without a token that the HTTP library quotes."""
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    text = re.sub(r"Bearer [^'\"]*", "Bearer ...", text)[:_MOST_WORDS]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)  # some quote what is in hostile files

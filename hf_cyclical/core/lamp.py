@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .processes import Shards
-from .selection import SMALL, Masks, Ranked, finite, keep_largest, refuse_unranked, row_tops
+from .shards import Shards
+from .topk import SMALL, Masks, Ranked, finite, keep_largest, refuse_unranked, row_tops
 
 _SHIFT = 16  # bits of |w| that differ within a bin, 1/128 of a weight
 _BINS = 0x7F80  # up to infinity

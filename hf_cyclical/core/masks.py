@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .errors import PruningError
 from .lamp import lamp_counts
-from .processes import Shards, local
-from .selection import Masks, floor_kept, keep_largest, prune_group, refuse_unranked
+from .shards import Shards, local
+from .topk import Masks, floor_kept, keep_largest, prune_group, refuse_unranked
 
 Scope = Literal["local", "global", "lamp"]
 

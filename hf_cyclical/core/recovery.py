@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .processes import Shards, part, whole
+from .shards import Shards, part, whole
 
 _PRUNED_NOW = 1
 _EVER_PRUNED = 2

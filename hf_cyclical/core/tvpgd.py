@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from .errors import PruningError
 from .masks import Scope, apply_masks_, magprune
-from .momentum import momenta, refuse_without_momentum
-from .processes import Shards, local, part, refuse_different, restored, whole
+from .moments import momenta, refuse_without_momentum
 from .recipes import Recipe
 from .rows import RowCounts, row_counts
-from .selection import Masks
+from .shards import Shards, local, part, refuse_different, restored, whole
+from .topk import Masks
 
 
 class TVPGD:

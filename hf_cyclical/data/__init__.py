@@ -1,19 +1,13 @@
 """Image data for the Trainer: from the Hub, from folders, or scikit-learn's digits."""
 
-from .arguments import DataArguments
-from .image_data import ImageData
-from .images import SingleImages, StreamedImages, TensorImages, ready_batch, stack_images
-from .loading import load_image_data
-from .transforms import ImageSettings
+from hf_cyclical import lazy_names
 
-__all__ = [
-    "DataArguments",
-    "ImageData",
-    "ImageSettings",
-    "SingleImages",
-    "StreamedImages",
-    "TensorImages",
-    "load_image_data",
-    "ready_batch",
-    "stack_images",
-]
+# The public names of this room, by the module that is imported when one of them is first asked for.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    arguments="DataArguments",
+    image_data="ImageData",
+    images="SingleImages StreamedImages TensorImages ready_batch stack_images",
+    loading="load_image_data",
+    transforms="ImageSettings",
+)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
-from .optional import optional
 
 if TYPE_CHECKING:
     import datasets
+
 
 _CIFAR100 = {"fine_label", "coarse_label"}
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))

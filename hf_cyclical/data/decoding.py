@@ -11,11 +11,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from hf_cyclical.core import PruningError
-
-from .optional import optional
+from hf_cyclical.formats import optional
 
 if TYPE_CHECKING:
     import datasets
+
 
 _AT_ONCE = 1000
 

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
 from .image_data import ImageData, Split
-from .optional import optional
 from .sampling import sample
 
 

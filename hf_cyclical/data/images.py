@@ -15,11 +15,12 @@ from hf_cyclical.core import PruningError
 
 from .columns import Columns, missing_label
 from .decoding import EncodedImages, decode
-from .draws import drawn_from, image_keys
+from .keyed_random import drawn_from, image_keys
 from .transforms import crop_and_flip
 
 if TYPE_CHECKING:
     import datasets
+
 
 SHUFFLE_BUFFER = 1000
 

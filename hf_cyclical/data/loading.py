@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
 from .columns import Classes, Columns, find_columns, read_labels
@@ -14,7 +15,6 @@ from .decoding import EncodedImages, decode, decode_all
 from .digits import load_digits
 from .image_data import ImageData, Split
 from .images import StreamSplit
-from .optional import optional
 from .sampling import hold_out, sample
 from .transforms import Augment
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import datasets
 
     Splits = datasets.DatasetDict | datasets.IterableDatasetDict
+
 
 logger = logging.getLogger(__name__)
 

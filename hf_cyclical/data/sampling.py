@@ -6,9 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
-from .optional import optional
 
 logger = logging.getLogger(__name__)
 

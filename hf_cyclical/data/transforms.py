@@ -9,7 +9,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from hf_cyclical.core import PruningError
 
-from .draws import Keys, draw
+from .keyed_random import Keys, draw
 
 Augment = Literal["cifar", "imagenet", "none"]
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hf_cyclical import lazy_names
 from hf_cyclical.core import PruningError
 
 if TYPE_CHECKING:
@@ -25,3 +26,13 @@ def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "Compi
             raise
         raise PruningError('the engine needs llvmlite: pip install "hf_cyclical[fast]"') from error
     return compile_with_llvm(model, num_threads=num_threads)
+
+
+# What else other rooms use, by the module that is imported when it is first asked for.
+__getattr__, __dir__, _more = lazy_names(
+    __name__,
+    compiled="CompiledModel",
+    onnx_export="export_onnx",
+    speed="OURS RIVALS Speed Timing measure_speed",
+)
+__all__ += _more

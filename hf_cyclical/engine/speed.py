@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.engine import compile_model
 
-from . import compile_model
 from .onnx_export import export_onnx
 
 __all__ = ["Speed", "Timing", "measure_speed", "processor_name"]

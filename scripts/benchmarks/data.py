@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from hf_cyclical.data import DataArguments, load_image_data
-from hf_cyclical.image_settings import ImageSettings
+from hf_cyclical.models import ImageSettings
 
 from .common import Row, row, seconds, take_turns
 

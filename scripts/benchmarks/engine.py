@@ -9,7 +9,7 @@ from torch import nn
 
 import hf_cyclical
 from hf_cyclical.core import apply_masks_, magprune, prunable_parameters
-from hf_cyclical.engine.speed import OURS, RIVALS, Speed, measure_speed
+from hf_cyclical.engine import OURS, RIVALS, Speed, measure_speed
 
 from .common import Row
 

@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_cyclical.core import apply_masks_, magprune
-from hf_cyclical.core.masks import Scope
+from hf_cyclical.core import Scope, apply_masks_, magprune
 
 from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 from .masks import peak_bytes

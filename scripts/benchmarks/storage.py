@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from hf_cyclical.core import apply_masks_, magprune
 from hf_cyclical.data import DataArguments, load_image_data
+from hf_cyclical.formats import decode, encode, pack_file
 from hf_cyclical.models import load_image_model
-from hf_cyclical.packed import decode, encode, pack_file
 
 from .common import Row, ratio, row, seconds, take_turns
 

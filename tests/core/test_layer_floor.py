@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_cyclical.core import TVPGD, PruningError, kept, magprune, one_shot
-from hf_cyclical.core.masks import LAYER_FLOOR
+from hf_cyclical.core import LAYER_FLOOR, TVPGD, PruningError, kept, magprune, one_shot
 
 VALUES = [0.0, -0.0, 1e-6, -1e-6, 0.5, -0.5, 1.0, 3.0, -3.0]
 layers = st.lists(

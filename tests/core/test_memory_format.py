@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from training import assert_equal
+from support.training import assert_equal
 
 from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, gradual_recovery, magprune
 

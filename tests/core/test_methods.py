@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import reference
 import torch
-from training import (
+from support.training import (
     SCOPES,
     T,
     Training,

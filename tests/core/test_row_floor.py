@@ -5,14 +5,12 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import on_processes
+from support.processes import on_processes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from hf_cyclical.core import TVPGD, PruningError, cyclical, kept, magprune
-from hf_cyclical.core.masks import kept_locally
-from hf_cyclical.core.processes import whole
+from hf_cyclical.core import TVPGD, PruningError, cyclical, kept, kept_locally, magprune, whole
 
 SCOPES = ["local", "global", "lamp"]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]

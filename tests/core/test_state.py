@@ -4,14 +4,7 @@ import io
 
 import pytest
 import torch
-from training import (
-    T,
-    Training,
-    adamw,
-    assert_equal,
-    make_batches,
-    make_model,
-)
+from support.training import T, Training, adamw, assert_equal, make_batches, make_model
 
 from hf_cyclical.core import (
     TVPGD,

@@ -5,7 +5,7 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from training import (
+from support.training import (
     NAMES,
     SCOPES,
     T,

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from made_data import STD, all_of, as_model_takes, folder_of, load, pixels, rows, settings
 from PIL import Image as PILImage
+from support.made_data import STD, all_of, as_model_takes, folder_of, load, pixels, rows, settings
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.data.draws import draw, image_keys
+from hf_cyclical.data.keyed_random import draw, image_keys
 from hf_cyclical.data.transforms import crop_and_flip
 
 

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
-from made_data import NAMES, all_of, as_model_takes, folder_of, load, pixels, png, rows, settings, tampered
 from PIL import Image as PILImage
+from support.made_data import NAMES, all_of, as_model_takes, folder_of, load, pixels, png, rows, settings, tampered
 from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.data import (
-    SingleImages,
-    TensorImages,
-    loading,
-    ready_batch,
-)
+from hf_cyclical.data import SingleImages, TensorImages, loading, ready_batch
 
 
 class TestWhatIsFound:

@@ -6,16 +6,13 @@ import traceback
 import numpy as np
 import pytest
 from datasets import ClassLabel, List, Value
-from made_data import NAMES, all_of, folder_of, load, pixels, png, rows, settings, tampered
 from PIL import Image as PILImage
+from support.made_data import NAMES, all_of, folder_of, load, pixels, png, rows, settings, tampered
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.data import (
-    DataArguments,
-    load_image_data,
-)
+from hf_cyclical.data import DataArguments, load_image_data
 
 
 class TestRefusals:

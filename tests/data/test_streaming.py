@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from datasets import Value
-from made_data import MEAN, NAMES, STD, folder_of, load, pixels, rows, settings, tampered
+from support.made_data import MEAN, NAMES, STD, folder_of, load, pixels, rows, settings, tampered
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from hf_cyclical.callback import SetEpochCallback
 from hf_cyclical.core import PruningError
 from hf_cyclical.data import StreamedImages
+from hf_cyclical.training import SetEpochCallback
 
 
 def shade(i):

@@ -11,12 +11,12 @@ import pytest
 import timm
 import torch
 import transformers
-from engine_checks import images, sparsify
-from tiny_models import LABELS, prune, save_family
+from engine.checks import images, sparsify
+from support.tiny_models import LABELS, prune, save_family
 
 import hf_cyclical
 from hf_cyclical import PruningError
-from hf_cyclical.engine.compiled import CompiledModel
+from hf_cyclical.engine import CompiledModel
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import timm
 import torch
 import transformers
-from engine_checks import assert_same_as_torch, images, sparsify
-from tiny_models import FAMILIES
+from engine.checks import assert_same_as_torch, images, sparsify
+from support.tiny_models import FAMILIES
 
 from hf_cyclical.engine.graph import build_graph
 from hf_cyclical.engine.native import host

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_checks import assert_same_as_torch, images, sparsify
+from engine.checks import assert_same_as_torch, images, sparsify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -1,7 +1,7 @@
 import pytest
-from local_hub import LocalHub
-from local_hub.samples import CARD, WEIGHTS
-from pushing import finished_run, pushing_clients
+from support.local_hub import LocalHub
+from support.local_hub.samples import CARD, WEIGHTS
+from support.pushing import finished_run, pushing_clients
 
 
 @pytest.fixture(scope="session")

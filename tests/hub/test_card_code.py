@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from local_hub import run_client
-from pushing import PUSHED, copy_run, finished_run
+from support.local_hub import run_client
+from support.pushing import PUSHED, copy_run, finished_run
 
 USE = """
 import torch

@@ -3,9 +3,9 @@
 import hashlib
 import json
 
-from local_hub import WRITER, Huge, LocalHub, ask, client_environment, run_client
-from local_hub.raw import commit, regular, send, upload_address
-from local_hub.samples import CARD, WEIGHTS, push_folder
+from support.local_hub import WRITER, Huge, LocalHub, ask, client_environment, run_client
+from support.local_hub.raw import commit, regular, send, upload_address
+from support.local_hub.samples import CARD, WEIGHTS, push_folder
 
 
 class TestClients:

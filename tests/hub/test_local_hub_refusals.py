@@ -4,9 +4,9 @@ import http.client
 import json
 
 import pytest
-from local_hub import READER, WRITER, Huge, ask, run_client
-from local_hub.raw import commit, large, regular, send, upload_address
-from local_hub.samples import WEIGHTS, push_folder
+from support.local_hub import READER, WRITER, Huge, ask, run_client
+from support.local_hub.raw import commit, large, regular, send, upload_address
+from support.local_hub.samples import WEIGHTS, push_folder
 
 BAD_CARDS = {
     "number as tag": "tags: [2022]",

@@ -4,11 +4,11 @@ import json
 import shlex
 
 import pytest
-from pushing import copy_run, finished_run
-from stamped import edit_json
+from support.pushing import copy_run, finished_run
+from support.stamped import edit_json
 
+from hf_cyclical.formats import hide_in_command, hide_in_settings, public_about
 from hf_cyclical.hub import build_folder
-from hf_cyclical.private_paths import hide_in_command, hide_in_settings, public_about
 
 NAME = "secretuser"
 FORMS = [

@@ -8,13 +8,13 @@ import re
 
 import numpy as np
 import pytest
-from local_hub import READER, ask, run_client
-from pushing import PUSHED, contents, copy_run, finished_run, logits
-from stamped import edit_json
+from support.local_hub import READER, ask, run_client
+from support.pushing import PUSHED, contents, copy_run, finished_run, logits
+from support.stamped import edit_json
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import PruningError
-from hf_cyclical.arguments import parse_arguments
+from hf_cyclical.cli import parse_arguments
 from hf_cyclical.hub import build_folder, create_repository, push
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
@@ -90,7 +90,7 @@ class TestPush:
             import sys
 
             sys.path.insert(0, "tests")
-            from pushing import logits
+            from support.pushing import logits
             from transformers import AutoModelForImageClassification
 
             return logits(AutoModelForImageClassification.from_pretrained("user/model", revision="packed"))
@@ -297,7 +297,7 @@ class TestRefusals:
             push(tmp_path / "none", "user/model")
 
     def test_an_address_that_is_not_encrypted_is_warned_of(self, monkeypatch, caplog):
-        monkeypatch.setattr("hf_cyclical.hub.get_token", lambda: None)
+        monkeypatch.setattr("hf_cyclical.hub.upload.get_token", lambda: None)
         for address, warned in [("http://hub.example", True), ("http://127.0.0.1:1", False), ("https://x.y", False)]:
             monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
             caplog.clear()

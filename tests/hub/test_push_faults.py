@@ -1,8 +1,8 @@
 """A push that fails loses nothing: one line that says what happened, and the command that tries again."""
 
 import pytest
-from local_hub import READER, WRITER
-from pushing import contents
+from support.local_hub import READER, WRITER
+from support.pushing import contents
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from local_hub.clients import ROOT
-from pushing import contents
-from started import SHORT
+from support.local_hub.clients import ROOT
+from support.pushing import contents
+from support.started import SHORT
 
 SCRIPT = """
 import os, pathlib, runpy, signal, sys

@@ -6,14 +6,14 @@ import tempfile
 
 import pytest
 from huggingface_hub import constants
-from local_hub import WRITER
-from processes import on_processes
-from pushing import PUSHED, make_trainer
-from sharded import ShardedTrainer
-from tiny import OrderedPruningTrainer
+from support.local_hub import WRITER
+from support.processes import on_processes
+from support.pushing import PUSHED, make_trainer
+from support.sharded import ShardedTrainer
+from support.tiny import OrderedPruningTrainer
 
 from hf_cyclical import PruningError
-from hf_cyclical.model_files import WEIGHTS
+from hf_cyclical.formats import WEIGHTS
 
 KINDS = {"ddp": OrderedPruningTrainer, "fsdp2": ShardedTrainer}
 OTHER = "another process could not push the model: see its error"

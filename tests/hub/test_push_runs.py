@@ -6,13 +6,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from local_hub import WRITER
-from pushing import PUSHED, make_trainer
-from started import SHORT
+from support.local_hub import WRITER
+from support.pushing import PUSHED, make_trainer
+from support.started import SHORT
 from transformers.trainer_utils import HubStrategy
 
 from hf_cyclical import PruningError, load_report
-from hf_cyclical.arguments import parse_arguments
+from hf_cyclical.cli import parse_arguments
 
 SECRET = "hf_PlantedSecretOfTheTests0123456789"  # noqa: S105
 
@@ -40,7 +40,7 @@ def train_and_push(folder, pushes):
     from pathlib import Path
 
     sys.path.insert(0, "tests")
-    from pushing import make_trainer
+    from support.pushing import make_trainer
 
     from hf_cyclical import PruningError
 
@@ -64,7 +64,7 @@ class TestTrainer:
             from pathlib import Path
 
             sys.path.insert(0, "tests")
-            from pushing import make_trainer
+            from support.pushing import make_trainer
 
             trainer = make_trainer(folder)
             trainer.train()
@@ -119,7 +119,7 @@ class TestTrainer:
         def stop(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("hf_cyclical.pushing_trainer.push", stop)
+        monkeypatch.setattr("hf_cyclical.training.pushing.push", stop)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         trainer = make_trainer(tmp_path / "run")
         trainer.train()
@@ -143,7 +143,7 @@ class TestTrainer:
             import sys
 
             sys.path.insert(0, "tests")
-            from pushing import LABELS, make_trainer
+            from support.pushing import LABELS, make_trainer
 
             from hf_cyclical.models import load_image_model
 
@@ -165,7 +165,7 @@ class TestTrainer:
             import sys
 
             sys.path.insert(0, "tests")
-            from pushing import make_trainer
+            from support.pushing import make_trainer
 
             trainer = make_trainer(folder, push_to_hub=True, hub_strategy="end", save_strategy="steps", save_steps=4)
             trainer.save_model()
@@ -187,7 +187,7 @@ class TestTrainer:
             import sys
 
             sys.path.insert(0, "tests")
-            from pushing import make_trainer
+            from support.pushing import make_trainer
 
             for private in (None, True, False):
                 trainer = make_trainer(folder, hub_private_repo=setting, hub_model_id=f"user/{private}")

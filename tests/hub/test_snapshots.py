@@ -4,12 +4,12 @@ import hashlib
 import shutil
 
 import pytest
-from stamped import save_stamped
+from support.stamped import save_stamped
 
 from hf_cyclical import PruningError
-from hf_cyclical.loading import load
-from hf_cyclical.packed import pack_folder, unpack_folder
-from hf_cyclical.verify import verify
+from hf_cyclical.formats import pack_folder, unpack_folder
+from hf_cyclical.hub import verify
+from hf_cyclical.models import load
 
 WEIGHTS, RECORD = "model.safetensors", "sparsity.json"
 

@@ -9,16 +9,16 @@ import tempfile
 import pytest
 import safetensors.torch
 import torch
-from packed.odd_dtypes import BITS, with_dtype
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from stamped import edit_json, save_stamped
-from tiny_models import assert_same_model, images, save_timm
+from support.odd_dtypes import BITS, with_dtype
+from support.stamped import edit_json, save_stamped
+from support.tiny_models import assert_same_model, images, save_timm
 
 from hf_cyclical import PruningError
-from hf_cyclical.loading import load
-from hf_cyclical.packed import encode, pack_file, pack_folder, unpack_folder
-from hf_cyclical.verify import verify
+from hf_cyclical.formats import encode, pack_file, pack_folder, unpack_folder
+from hf_cyclical.hub import verify
+from hf_cyclical.models import load
 
 WEIGHTS, RECORD = "model.safetensors", "sparsity.json"
 CONV = "conv1.weight"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from local_hub import READER, Huge, ask
 from safetensors.torch import load_file, save_file
-from stamped import save_stamped
+from support.local_hub import READER, Huge, ask
+from support.stamped import save_stamped
 
-from hf_cyclical.packed import pack_folder
+from hf_cyclical.formats import pack_folder
 
 WEIGHTS = "model.safetensors"
 
@@ -29,8 +29,8 @@ def on_the_hub(calls):
     from huggingface_hub import constants, snapshot_download
 
     from hf_cyclical import PruningError
-    from hf_cyclical.loading import load
-    from hf_cyclical.verify import verify
+    from hf_cyclical.hub import verify
+    from hf_cyclical.models import load
 
     said = []
     for what, *call in calls:

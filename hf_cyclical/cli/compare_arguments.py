@@ -1,0 +1,98 @@
+"""The command line of scripts/compare.py."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from hf_cyclical.paper import EXPERIMENTS, RESULTS_NAME, Experiment
+from hf_cyclical.reports import align
+
+from .command_line import Parser, fail
+
+# What the script sets for each run.
+OWN = (
+    *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_epochs"),
+    *("dense_updates", "from_scratch", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
+)
+
+
+def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments of the script itself, with the experiment's where there are none, and all other words."""
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--preset", default="digits", help="the experiment (digits); list prints them all")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the paper's epochs of pruning (1)")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the experiment's columns or rows (all)")
+    parser.add_argument("--sparsities", nargs="+", type=float, metavar="S", help="targets (those of the experiment)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="seeds (those of the experiment)")
+    parser.add_argument(
+        "--model_name_or_path", metavar="NAME", help="trained model to start from (the preset's, trained if need be)"
+    )
+    parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
+    parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
+    parser.add_argument(
+        "--by_cycle", action="store_true", help="print accuracy, mask distance and regrown weights of each cycle"
+    )
+    parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
+    options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
+    if options.preset == "list":
+        sys.stdout.write(f"{describe_experiments()}\n")
+        sys.exit(0)
+    if options.preset not in EXPERIMENTS:
+        fail(f"preset {options.preset!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
+    experiment = EXPERIMENTS[options.preset]
+    known = [variant.label for variant in experiment.variants]
+    options.methods = options.methods or known
+    options.sparsities = options.sparsities or list(experiment.sparsities)
+    options.seeds = options.seeds or list(experiment.seeds)
+    options.output_dir = options.output_dir or f"compare-{options.preset}"
+    if unknown := [name for name in options.methods if name not in known]:
+        fail(f"method {unknown[0]!r} is not part of {options.preset}: choose from {', '.join(known)}")
+    for s in options.sparsities:
+        if not 0 < s < 1:
+            fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
+    if not 0 < options.scale < math.inf:
+        fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
+    for seed in options.seeds:
+        if not 0 <= seed < 2**32:
+            fail(f"seed {seed} must be in 0 to {2**32 - 1}: give another one")
+    for name in ("methods", "sparsities", "seeds"):
+        setattr(options, name, list(dict.fromkeys(getattr(options, name))))  # each once
+    return options, more
+
+
+def describe_experiments() -> str:
+    """A table of all experiments."""
+    rows = [
+        [name, e.about, ", ".join(f"{s:g}" for s in e.sparsities), str(len(e.variants))]
+        for name, e in EXPERIMENTS.items()
+    ]
+    return align([["preset", "what", "sparsities", "variants"], *rows], texts=3)
+
+
+def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]]:
+    """Words of a command line by the argument they belong to, but for those that would change what is compared."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            found[name] = [value] if equals else []
+        elif found:
+            found[next(reversed(found))].append(word)
+        else:
+            fail(f"argument {word!r} stands alone: --help explains every argument")
+    compared = {name for variant in experiment.variants for name in variant.settings}
+    for name in found:
+        if name in OWN or name in compared:
+            fail(
+                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, --scale)"
+            )
+    if "streaming" in found:
+        fail("--streaming needs max_steps, and this script counts in epochs: use scripts/prune.py for streams")
+    return found
+
+
+def _with_underscores(word: str) -> str:
+    """The name of an argument as it is here; both forms are in use."""
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word

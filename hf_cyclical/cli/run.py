@@ -1,0 +1,92 @@
+"""One run from its arguments: what the scripts share between the command line and the Trainer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import TrainerCallback, set_seed
+
+from hf_cyclical.data import ImageData, load_image_data
+from hf_cyclical.models import ImageModel, load_image_model, make_portable
+from hf_cyclical.reports import FIGURE_NAME, plot_run, versions
+from hf_cyclical.training import (
+    CyclicalPruningTrainer,
+    SetEpochCallback,
+    StopOnSignalCallback,
+    accuracy,
+    is_convolutional,
+    keep_freed_memory,
+    rank_classes,
+)
+
+from .arguments import Arguments
+
+
+@dataclass
+class Run:
+    """A trainer, ready to train.
+
+    Attributes:
+        args: The arguments it was built from.
+        trainer: The trainer.
+        loaded: The model with what is known of it.
+        stop: Knows whether a signal ended the training.
+    """
+
+    args: Arguments
+    trainer: CyclicalPruningTrainer
+    loaded: ImageModel
+    stop: StopOnSignalCallback
+
+    @classmethod
+    def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
+        """Load model and data, unless `data` is there from an earlier run, and put them together."""
+        keep_freed_memory()
+        set_seed(args.training.seed)
+        data = data or load_image_data(args.data, seed=args.training.seed)
+        loaded = load_image_model(
+            args.model.model_name_or_path, data.labels, image_size=data.image_size, from_scratch=args.model.from_scratch
+        )
+        train, evaluation = data.for_model(loaded.settings, seed=args.training.seed)
+        stop = StopOnSignalCallback()
+        channels_last = args.run.channels_last
+        trainer = CyclicalPruningTrainer(
+            loaded.model,
+            args.training,
+            pruning=args.pruning,
+            channels_last=is_convolutional(loaded.model) if channels_last == "auto" else channels_last,
+            train_dataset=train,
+            eval_dataset=evaluation,
+            data_collator=data.collate,
+            processing_class=loaded.processor,
+            compute_metrics=accuracy,
+            preprocess_logits_for_metrics=rank_classes,
+            callbacks=[stop, SetEpochCallback(train), *callbacks],
+        )
+        trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
+        if args.pruning.prunes and not args.training.resume_from_checkpoint:
+            # The dense model is the first row of the table: evaluated after a dense start, or else right away.
+            args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
+        return cls(args, trainer, loaded, stop)
+
+    def save(self, command: str) -> Path:
+        """Write model, report and figure into the output folder, and return it; all processes must call this."""
+        self.trainer.save_model()
+        folder, report = Path(self.args.training.output_dir), self.trainer.report
+        if not self.trainer.is_world_process_zero():
+            return folder
+        make_portable(folder)
+        if report is not None:
+            report.about = {
+                "model": self.args.model.model_name_or_path,
+                "base_model": self.loaded.base_model,
+                "model_revision": self.loaded.revision,
+                "dataset": self.args.data.dataset_name,
+                "seed": self.args.training.seed,
+                "processes": self.args.training.world_size,
+                "command": command,
+                "versions": versions(),
+            }
+            report.save(folder)
+            plot_run(report, folder / FIGURE_NAME)
+        return folder

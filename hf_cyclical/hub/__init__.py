@@ -1,0 +1,14 @@
+"""Pushing to the Hub: the folder that is pushed, its card and record, and the verification of both."""
+
+from hf_cyclical import lazy_names
+
+# The public names of this room, by the module that is imported when one of them is first asked for.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    card="render_card",
+    compilation="compile",
+    errors="LOGIN",
+    record="build_metadata mask_hash public_id stamp",
+    upload="MAIN build_folder create_repository push push_command refuse_settings",
+    verification="Verification verify",
+)

@@ -1,0 +1,256 @@
+"""The model card: README.md of a pruned model, filled only from the report of its run and from sparsity.json."""
+
+import dataclasses
+from typing import Any
+from urllib.parse import quote
+
+import timm
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from hf_cyclical.core import PruningError
+from hf_cyclical.formats import last_part, public_about
+from hf_cyclical.reports import PruningReport, final_metrics, finite, show
+
+from .markdown import Markdown, clean, environment, word
+
+CARD_NAME = "README.md"
+TASK = "image-classification"
+TAGS = ["hf_cyclical", "pruned", "sparse", "unstructured-sparsity"]
+_MOST_LAYERS = 60  # in the table of the card
+
+_METHODS = {
+    "cyclical": (
+        "It was pruned cyclically: the sparsity rises to its target in each of {cycles} cycles and falls between them, "
+        "so that weights pruned by mistake can return."
+    ),
+    "gradual": "It was pruned gradually: the sparsity rose once, step by step, to its target.",
+    "gradual_recovery": "It was pruned gradually, with dense weights between one choice of masks and the next.",
+    "cyclical_lr": (
+        "It was pruned gradually in the first of {cycles} cycles; the others only restarted the learning rate."
+    ),
+    "iterative": "It was pruned in {cycles} equal steps, each followed by training.",
+    "one_shot": "It was pruned at once, and then trained further.",
+    "pgd": "It was pruned by projected gradient descent: the smallest weights were set to zero after every update.",
+    "freeze": "It had these zeros before: the run described here trained the other weights and kept the zeros.",
+}
+_WITH_ONE_CYCLE = {"cyclical": "gradual", "cyclical_lr": "gradual", "iterative": "one_shot"}  # are the same then
+
+
+def render_card(
+    report: PruningReport,
+    metadata: dict[str, Any],
+    *,
+    library: str = "transformers",
+    architecture: str | None = None,
+    repo_id: str | None = None,
+    files: dict[str, int] | None = None,
+    figure: str | None = "pruning_run.png",
+    license: str | None = None,
+    processor: bool = True,
+) -> str:
+    """The README.md of a pruned model, with its YAML.
+
+    Args:
+        report: The run.
+        metadata: The content of sparsity.json.
+        library: `timm` if the files are in timm's layout, which transformers reads too, or `transformers`.
+        architecture: timm's name of the architecture; if not given, the model's name is taken for it.
+        repo_id: Where the model is on the Hub; if not given, the card speaks of the folder it is in.
+        files: Bytes of the weights as measured, by layout: `dense`, and `packed` if there is a branch of that name.
+        figure: Name of the plot beside the card; none if there is none.
+        license: Of the base model, as the Hub spells it; the card says nothing of it if not given.
+        processor: Whether transformers finds an image processor beside the model.
+
+    Raises:
+        PruningError: If `repo_id` cannot be one, or if the library or the method is another.
+    """
+    if library not in ("timm", "transformers"):
+        raise PruningError(f"library {library!r} is unknown to cards: use timm or transformers")
+    if repo_id is not None and not _is_hub_id(repo_id):
+        raise PruningError(f"repo_id {repo_id!r} cannot be one: use owner/name, of letters, digits, -, _ and .")
+    report = dataclasses.replace(report, about=public_about(report.about))
+    data = _card_data(report, metadata, library=library, repo_id=repo_id, license=license)
+    values = {
+        "yaml": Markdown(data.to_yaml()),
+        "library": library,
+        "processor": processor,
+        "registered": _registered(architecture or report.about.get("model")),
+        "repo": Markdown(repo_id or "."),
+        "on_hub": repo_id is not None,
+        "files": {"dense": None, "packed": None} | (files or _file_of(metadata)),
+        "figure": Markdown(quote(figure)) if figure else None,
+    }
+    return environment().get_template("card.md.jinja").render(values | _of_run(report) | _of_model(report, metadata))
+
+
+# YAML ----------------------------------------------------------------------------------------------------------------
+
+
+def _card_data(
+    report: PruningReport, metadata: dict[str, Any], *, library: str, repo_id: str | None, license: str | None
+) -> ModelCardData:
+    base, dataset = (metadata.get("base_model") or {}).get("id"), report.about.get("dataset")
+    on_hub = _is_hub_id(base)
+    sparsity = _sparsity_tag(metadata["achieved"]["sparsity"])
+    results = _results(report, dataset, sparsity)
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=TASK,
+        license=clean(license) if license else None,
+        base_model=base if on_hub else None,
+        base_model_relation="finetune" if on_hub else None,  # there is no value for pruned
+        datasets=[dataset] if _is_hub_id(dataset) else None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        tags=[*TAGS, f"sparsity-{sparsity}"],
+        model_name=(repo_id or _name(report, metadata) or "model").rpartition("/")[2] if results else None,
+        eval_results=results or None,
+    )
+
+
+def _results(report: PruningReport, dataset: str | None, sparsity: str) -> list[EvalResult]:
+    """What was measured, as the Hub reads it; it takes no result without the name of a dataset."""
+    if not dataset:
+        return []
+    final = final_metrics(report)
+    return [
+        EvalResult(
+            task_type=TASK,
+            dataset_type=dataset if _is_hub_id(dataset) else _short(dataset),
+            dataset_name=_short(dataset),
+            metric_type="accuracy" if name.endswith("accuracy") else clean(name),
+            metric_name=f"{clean(name)} at {sparsity} % sparsity",
+            metric_value=round(final[name], 4),
+        )
+        for name in _shown_metrics(report, final)
+    ]
+
+
+def _sparsity_tag(sparsity: float) -> str:
+    return f"{min(round(100 * sparsity, 1), 99.9):g}"
+
+
+def _is_hub_id(name: Any) -> bool:
+    """Whether a name looks like one of the Hub, with an owner; a folder inside the current one can look so too."""
+    if not isinstance(name, str) or name.count("/") != 1:
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+# Sections ------------------------------------------------------------------------------------------------------------
+
+
+def _of_run(report: PruningReport) -> dict[str, Any]:
+    """What the template says of the run."""
+    about, ends = report.about, [c.update for c in report.cycles]
+    return {
+        "report": report,
+        "seed": about.get("seed"),
+        "processes": about.get("processes") or 1,
+        "versions": about.get("versions") or {},
+        "dataset": _short(about["dataset"]) if about.get("dataset") else None,
+        "method": _method(report.config),
+        "evaluation": _evaluation(report),
+        "trained": (report.chosen_update or (ends[-1] if ends else report.updates)) - report.dense_updates,
+        "cycles": _cycles(report),
+        "whole": report.updates in ends,
+        "command": about.get("command"),
+        "settings": _settings(report.config),
+    }
+
+
+def _of_model(report: PruningReport, metadata: dict[str, Any]) -> dict[str, Any]:
+    """What the template says of the model as it is."""
+    base = metadata.get("base_model") or {}
+    return {
+        "name": _name(report, metadata),
+        "base": base if _is_hub_id(base.get("id")) else None,
+        "achieved": metadata["achieved"],
+        "tensors": _shortened(metadata["tensors"]),
+        "left_out": max(0, len(metadata["tensors"]) - _MOST_LAYERS),
+        "mask_sha256": metadata.get("mask_sha256"),
+    }
+
+
+def _file_of(metadata: dict[str, Any]) -> dict[str, int]:
+    weights = metadata.get("weights")
+    return {weights["layout"]: weights["bytes"]} if weights else {}
+
+
+def _method(config: dict[str, Any]) -> Markdown:
+    method, cycles = config.get("method"), config.get("cycles") or 1
+    if cycles == 1:
+        method = _WITH_ONE_CYCLE.get(method, method)
+    if method not in _METHODS:
+        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(_METHODS)}")
+    return Markdown(_METHODS[method].format(cycles=cycles))
+
+
+def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:
+    name = report.about.get("model") or (metadata.get("base_model") or {}).get("id")
+    return _short(name) if name else None
+
+
+def _short(name: str) -> str:
+    """A Hub id as it is; of a folder the last part, as the rest is of one machine only."""
+    return clean(name if _is_hub_id(name) else last_part(name).rpartition("/")[2])
+
+
+def _shown_metrics(report: PruningReport, final: dict[str, float]) -> list[str]:
+    """Accuracies where there are any, else the report's metric."""
+    return [name for name in final if name.endswith("accuracy")] or [name for name in final if name == report.metric]
+
+
+def _evaluation(report: PruningReport) -> list[dict[str, Any]]:
+    """For each metric its value before and now, and what part of it was kept."""
+    dense, final = finite(report.dense), final_metrics(report)
+    rows = []
+    for name in _shown_metrics(report, final):
+        before, now = dense.get(name), final[name]
+        kept = now / before if name.endswith("accuracy") and before else None
+        rows.append({"name": name, "before": before, "now": now, "kept": kept})
+    return rows
+
+
+def _cycles(report: PruningReport) -> list[list[Any]]:
+    """The report's table as rows of cells, the head first."""
+    metric = report.metric
+    head = ["", *([word(metric)] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
+    rows = []
+    if metric and report.dense:
+        before = "before" if report.start_sparsity else "dense"
+        rows.append([before, show(report.dense.get(metric), metric), show(report.start_sparsity), "", "", ""])
+    for c in report.cycles:
+        shown = [show(c.metrics.get(metric), metric)] if metric else []
+        measures = [show(c.sparsity), show(c.regrown), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
+        rows.append([f"cycle {c.cycle}", *shown, *measures])
+    return [[Markdown(cell) for cell in row] for row in [head, *rows]] if report.cycles else []
+
+
+def _shortened(tensors: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """The tensors, or the first and the last of them with `None` for those between."""
+    if len(tensors) <= _MOST_LAYERS:
+        return list(tensors)
+    half = _MOST_LAYERS // 2
+    return [*tensors[:half], None, *tensors[-half:]]
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What the run was told, without what does not apply."""
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in config.items()
+        if value is not None and (value or not name.startswith("dense_"))
+    }
+
+
+def _registered(architecture: str | None) -> str | None:
+    """The name of an architecture that timm has only after `import hf_cyclical`."""
+    name = (architecture or "").rpartition("/")[2].partition(".")[0]
+    ours = timm.is_model(name) and timm.model_entrypoint(name).__module__.startswith("hf_cyclical.")
+    return Markdown(name) if ours else None

@@ -1,0 +1,160 @@
+"""Verifying: whether a pruned model is what its files say, for someone who trusts none of them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_cyclical.core import PruningError
+from hf_cyclical.formats import (
+    CONFIG,
+    KEY,
+    MAX_BYTES,
+    MAX_CONFIG_BYTES,
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    SCHEMA,
+    WEIGHTS,
+    describe_weights,
+    header_metadata,
+    parse_json,
+    parse_metadata,
+    root_hash,
+)
+from hf_cyclical.models import find_files
+from hf_cyclical.reports import align
+
+from .record import count_weights, short_form
+
+_SHOWN = 20  # differences in the table
+_NOTHING = object()  # in place of a value that is missing
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a look at a model's weights found.
+
+    Attributes:
+        source: The folder or Hub id.
+        rows: What was compared: the field, what the files say, what the weights say.
+        differences: A line for each difference; none if the model is what its files say.
+    """
+
+    source: str
+    rows: tuple[tuple[str, str, str], ...]
+    differences: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model is what its files say."""
+        return not self.differences
+
+    def table(self) -> str:
+        """The comparison as text, the differences below it."""
+        marked = [[row[0], *map(_cut, row[1:]), "" if row[1] == row[2] else "differs"] for row in self.rows]
+        table = align([["", "recorded", "recomputed", ""], *marked])
+        lines = "\n".join(line.rstrip() for line in table.splitlines())
+        if self.ok:
+            return f"{lines}\n\n{self.source}: the weights are what its files say."
+        more = len(self.differences) - _SHOWN
+        shown = [*self.differences[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        count = f"{len(self.differences)} difference{'s' if len(self.differences) > 1 else ''}"
+        return f"{lines}\n\n{self.source}: {count}\n" + "\n".join(f"  {line}" for line in shown)
+
+
+def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = MAX_BYTES) -> Verification:
+    """Count a pruned model's weights anew, and compare with its sparsity.json, its config.json and its header.
+
+    The model may be hostile: no pickle is opened, no code of it runs, no path is taken from its files, and sizes are
+    checked before anything is downloaded, read or unpacked.
+
+    Args:
+        source: A folder, or a Hub id.
+        revision: Branch, tag or commit of the Hub's.
+        max_bytes: The most that the weights may take, in the file and unpacked.
+
+    Raises:
+        PruningError: If the model cannot be found, or if one of its files is missing, too large or malformed.
+    """
+    limits = {METADATA_NAME: MAX_METADATA_BYTES, CONFIG: MAX_CONFIG_BYTES, WEIGHTS: max_bytes}
+    files = find_files(source, revision, limits)
+    if METADATA_NAME not in files:
+        raise PruningError(f"model {str(source)!r} has no {METADATA_NAME}: verify one that hf_cyclical has pushed")
+    recorded = parse_metadata(files[METADATA_NAME].read_bytes())
+    config = parse_json(files[CONFIG].read_bytes(), CONFIG)
+    names = [entry["name"] for entry in recorded["tensors"]]
+    tensors, achieved = count_weights(files[WEIGHTS], names, max_bytes=max_bytes)
+    header, weights = header_metadata(files[WEIGHTS]).get(KEY), describe_weights(files[WEIGHTS])
+    found = recorded | {"achieved": achieved, "mask_sha256": root_hash(tensors), "weights": weights}
+    comparison = _Comparison()
+    comparison.tensors(recorded["tensors"], tensors)
+    comparison.fields("achieved", recorded["achieved"], achieved)
+    comparison.field("mask_sha256", recorded["mask_sha256"], found["mask_sha256"])
+    comparison.field("method", recorded["method"], recorded["settings"].get("method"))
+    comparison.fields("weights", recorded["weights"], weights)
+    comparison.fields(CONFIG, config.get(KEY), short_form(found))
+    comparison.fields("header", _parse_header(header), {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
+    return Verification(str(source), tuple(comparison.rows), tuple(comparison.differences))
+
+
+def _parse_header(text: str | None) -> Any:
+    try:
+        return text and parse_json(text[:1000].encode(), "header")
+    except PruningError:
+        return text
+
+
+class _Comparison:
+    """Collects the rows and the differences."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str]] = []
+        self.differences: list[str] = []
+
+    def tensors(self, recorded: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+        """Compare the entries of tensors; those that agree are only counted."""
+        by_name = {entry["name"]: entry for entry in found}
+        same = 0
+        for entry in recorded:
+            name = f"tensor {entry['name']!r:.100}"
+            if entry["name"] not in by_name:
+                self.differences.append(f"{name} is recorded, but not in the weights")
+                continue
+            others = {key: (entry[key], value) for key, value in by_name[entry["name"]].items() if entry[key] != value}
+            self.differences += [_line(f"{name}: {key}", *pair) for key, pair in others.items()]
+            same += not others
+        self.rows.append(("tensors", f"{len(recorded):,}", f"{same:,}"))
+
+    def fields(self, where: str, recorded: Any, found: dict[str, Any]) -> None:
+        """Compare a table, in which nothing may be missing or too much."""
+        if not isinstance(recorded, dict):
+            self.rows.append((where, _show(_NOTHING if recorded is None else recorded), "a table"))
+            self.differences.append(f"{where} has no table {KEY!r} that says what the weights are")
+            return
+        for key, value in found.items():
+            self.field(f"{where} {key}", recorded.get(key, _NOTHING), value)
+        self.differences += [f"{where} has {key!r:.60}, which is unknown" for key in recorded if key not in found]
+
+    def field(self, where: str, recorded: Any, found: Any) -> None:
+        """Compare a value."""
+        self.rows.append((where, _show(recorded), _show(found)))
+        # As JSON: True is not 1 there.
+        if recorded is _NOTHING or json.dumps(recorded) != json.dumps(found):
+            self.differences.append(_line(where, recorded, found))
+
+
+def _line(where: str, recorded: Any, found: Any) -> str:
+    return f"{where} is recorded as {_show(recorded)}, but is {_show(found)}"
+
+
+def _show(value: Any) -> str:
+    """A value that may be hostile, in a few printable characters."""
+    if value is _NOTHING:
+        return "nothing"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if abs(value) < 1 << 64 else "a huge number"
+    return _cut(value if isinstance(value, str) and value.isprintable() else repr(value), 70)
+
+
+def _cut(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,13 @@
+"""Image models: found by name or folder, trusted or not, and loaded."""
+
+from hf_cyclical import lazy_names
+
+# The public names of this room, by the module that is imported when one of them is first asked for.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    download="broke_on_the_way downloading find_files is_of_the_hub",
+    image_model="ImageModel load_image_model",
+    image_settings="ImageSettings",
+    load_untrusted="load load_packed_model",
+    portable="make_portable",
+)

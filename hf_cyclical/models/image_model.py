@@ -1,0 +1,262 @@
+"""Image models by name: one path for transformers, timm and the networks registered here.
+
+Every name becomes a folder (that of the local cache for a Hub id) or, for a timm name with random weights, a config;
+from there on all models are treated alike. Only safetensors are read, and no code that comes with a model is run.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    BaseImageProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TimmWrapperConfig,
+    TimmWrapperImageProcessor,
+)
+
+from hf_cyclical.core import PruningError, first_line
+from hf_cyclical.formats import CONFIG, check_weights, damaged_weights, read_json, wrapper_arguments
+
+from .download import download_model
+from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings
+
+__all__ = ["ImageModel", "load_image_model"]
+
+logger = logging.getLogger(__name__)
+
+UNBUILDABLE = (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """A classifier, the image processor that is saved beside it, and what both expect of images.
+
+    Attributes:
+        base_model: The Hub id that its weights come from; None if they are random or from a folder.
+        revision: The commit of these weights.
+    """
+
+    model: PreTrainedModel
+    processor: BaseImageProcessor
+    settings: ImageSettings
+    base_model: str | None = None
+    revision: str | None = None
+
+
+def load_image_model(
+    name: str | os.PathLike[str], labels: list[str], *, image_size: int | None = None, from_scratch: bool = False
+) -> ImageModel:
+    """An image classifier, in float32, with a class for each of `labels`.
+
+    Args:
+        name: A folder of transformers or timm, a Hub id (`microsoft/resnet-50`, `timm/resnet18.a1_in1k`), or a timm
+            name (`resnet18`, `cifar_resnet20`): with its published weights, or random ones if it has none.
+        labels: Names of the classes, in order. A head of another size is replaced.
+        image_size: Side of the images that a model with random weights is meant for; its config's own if not given.
+        from_scratch: Start from random weights of that architecture and read none.
+
+    Raises:
+        PruningError: If there is no such model, if it cannot be read, or if it is no image classifier.
+    """
+    if not labels or len(set(labels)) < len(labels):
+        raise PruningError(f"labels must be distinct and at least one, got {labels[:5]}: name every class once")
+    given = Path(os.path.expanduser(name))
+    name, folder = _find_folder(os.fspath(name), from_scratch)
+    downloaded = folder is not None and not given.is_dir() and not from_scratch
+    base = (name, folder.name) if downloaded else (None, None)  # a snapshot's folder has the name of its commit
+    config = _timm_config(name) if folder is None else _read_config(name, folder)
+    _set_labels(config, labels)
+    if folder is None or from_scratch:
+        model = _random_model(name, config, image_size)
+    else:
+        model, image_size = _trained_model(name, folder, config), None
+    model.config.name_or_path, model.config._commit_hash = name, base[1]  # the latter is never saved
+    if isinstance(config, TimmWrapperConfig):
+        model.config.num_features = model.timm_model.num_features  # timm's own configs say it
+        processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
+        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base)
+    processor = load_image_processor(name, folder, config, image_size)
+    return ImageModel(model, processor, processor_settings(name, processor, config), *base)
+
+
+def _find_folder(name: str, from_scratch: bool) -> tuple[str, Path | None]:
+    """The model's name on the Hub if it has one there, and its folder, downloaded if need be.
+
+    There is no folder for a timm name that starts from random weights.
+    """
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        return name, path
+    if "/" in name:
+        if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
+            raise PruningError(f"model {name!r} is a path without a folder: check the path")
+        return name, download_model(name, weights=not from_scratch)
+    if not timm.is_model(name):
+        raise PruningError(f"model {name!r} is no folder, Hub id or timm name: timm has {_near_timm_names(name)}")
+    published = _published_weights(name)
+    if from_scratch:
+        return name, None
+    if published.hf_hub_id is not None:
+        return published.hf_hub_id, download_model(published.hf_hub_id, weights=True)
+    if published.url is not None:
+        raise PruningError(
+            f"the weights of {name!r} are no safetensors on the Hub but {published.url}: use from_scratch"
+        )
+    logger.info("%s has no published weights: it starts from random ones", name)
+    return name, None
+
+
+def _published_weights(name: str) -> Any:
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        architecture = name.partition(".")[0]
+        tagged = timm.list_pretrained(f"{architecture}.*")
+        raise PruningError(f"timm has no weights {name!r}: use {', '.join([architecture, *tagged[:3]])}") from error
+
+
+def _near_timm_names(name: str) -> str:
+    near = timm.list_models(f"*{name}*")[:3] or get_close_matches(name, timm.list_models(), n=3)
+    return ", ".join(near or ["resnet18", "cifar_resnet20"])
+
+
+def _timm_config(name: str) -> TimmWrapperConfig:
+    return TimmWrapperConfig(
+        architecture=name.partition(".")[0], pretrained_cfg=timm.get_pretrained_cfg(name).to_dict()
+    )
+
+
+def _read_config(name: str, folder: Path) -> PreTrainedConfig:
+    raw = read_json(name, folder / CONFIG)
+    if "pretrained_cfg" not in raw and raw.get("model_type") not in transformers.CONFIG_MAPPING:
+        if "auto_map" in raw:
+            raise PruningError(
+                f"model {name!r} needs code of its own, which is never run: use one that transformers has"
+            )
+        version = f"transformers {transformers.__version__}"
+        raise PruningError(
+            f"model {name!r} is of type {raw.get('model_type')!r}, which {version} lacks: update or use another"
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, StrictDataclassError, *UNBUILDABLE) as error:
+        raise PruningError(f"{CONFIG} of {name!r} cannot be used, save it again: {first_line(error)}") from error
+    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        raise PruningError(f"model {name!r} is of type {config.model_type!r}, no image classifier: use one")
+    if isinstance(config, TimmWrapperConfig):
+        if not timm.is_model(config.architecture):
+            near = _near_timm_names(config.architecture)
+            raise PruningError(f"timm {timm.__version__} has no {config.architecture!r} of {name!r}: it has {near}")
+        config.model_args = wrapper_arguments(config.model_args)
+        if not raw.get("pretrained_cfg"):
+            config.pretrained_cfg = timm.get_pretrained_cfg(config.architecture).to_dict()
+    return config
+
+
+def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: i for i, label in enumerate(labels)}
+    config.problem_type = "single_label_classification"
+    if isinstance(config, TimmWrapperConfig):
+        # What a folder of timm says of its labels would be saved in place of these.
+        config.label_names = list(labels)
+        config.__dict__.pop("label_descriptions", None)
+
+
+def _random_model(name: str, config: PreTrainedConfig, image_size: int | None) -> PreTrainedModel:
+    if image_size is not None:
+        _resize(config, image_size)
+    try:
+        model = _build(config)
+        if image_size is not None:
+            _check_size(model, image_size)
+    except UNBUILDABLE as error:
+        size = "" if image_size is None else f" for images of {image_size} pixels"
+        raise PruningError(f"model {name!r} cannot be made{size}, use another: {first_line(error)}") from error
+    return model
+
+
+def _resize(config: PreTrainedConfig, image_size: int) -> None:
+    if not isinstance(config, TimmWrapperConfig):
+        if "image_size" in config.to_dict():
+            config.image_size = image_size
+        return
+    cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
+    config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
+    arguments = config.model_args or {}
+    if cfg.get("fixed_input_size") or "img_size" in arguments:
+        config.model_args = arguments | {"img_size": image_size}
+
+
+def _build(config: PreTrainedConfig) -> PreTrainedModel:
+    if not isinstance(config, TimmWrapperConfig):
+        return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+    model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
+    # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
+    model.timm_model = fresh
+    return model
+
+
+@torch.no_grad()
+def _check_size(model: PreTrainedModel, image_size: int) -> None:
+    """Run the model once: many can be made for images that are too small for them."""
+    model.eval()(torch.zeros(1, 3, image_size, image_size))
+    model.train()
+
+
+def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+    check_weights(name, folder)
+    try:
+        model, loaded = AutoModelForImageClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except SafetensorError as error:
+        raise damaged_weights(name, error) from error
+    except (OSError, *UNBUILDABLE) as error:
+        raise PruningError(f"model {name!r} cannot be loaded, save it again: {first_line(error)}") from error
+    _check_loaded(name, model, loaded)
+    return model
+
+
+def _check_loaded(name: str, model: PreTrainedModel, loaded: dict[str, Any]) -> None:
+    """Say that the head is new if it is, and refuse a model of which any other layer is."""
+    old_shapes = {key: shape for key, shape, _ in loaded["mismatched_keys"]}
+    missing = {key for key in loaded["missing_keys"] if not key.endswith("num_batches_tracked")}
+    new = sorted({*old_shapes, *missing})
+    strangers = [key for key in new if key not in _head(model)]
+    if strangers:
+        raise PruningError(
+            f"the weights of {name!r} do not fit its config: {len(strangers)} tensors are missing or of another size, "
+            f"the first is {strangers[0]}: save the model again"
+        )
+    if new:
+        old = f"one for {old_shapes[new[0]][0]}" if new[0] in old_shapes else "none"
+        logger.info("%s gets a new head for %d classes in place of %s", name, model.config.num_labels, old)
+
+
+def _head(model: PreTrainedModel) -> set[str]:
+    """Names of the parameters that turn features into classes."""
+    if not isinstance(model.config, TimmWrapperConfig):
+        return {key for key, _ in model.named_parameters() if not key.startswith(f"{model.base_model_prefix}.")}
+    heads = model.timm_model.get_classifier()
+    parameters = {id(p) for head in (heads if isinstance(heads, tuple) else (heads,)) for p in head.parameters()}
+    return {key for key, p in model.named_parameters() if id(p) in parameters}

@@ -1,0 +1,16 @@
+"""The paper: its settings by name, its experiments and published numbers, and its section 4."""
+
+from hf_cyclical import lazy_names
+
+# The public names of this room, by the module that is imported when one of them is first asked for.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    experiments="EXPERIMENTS Experiment epochs_of",
+    figures="plot_comparison",
+    linear="Rate Recovery Simulation",
+    presets="DEFAULT_PRESET PRESETS",
+    published="LINEAR_RECOVERY",
+    result_table="table",
+    results="Cell RESULTS_NAME Setting check_folder claimed load_results make_folder read_reports report_path "
+    "save_results",
+)

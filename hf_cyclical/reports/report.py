@@ -1,0 +1,247 @@
+"""PruningReport: what happened in a run, as one value. JSON, tables and plots are renderings of it."""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_cyclical.core import PruningError, near_floor
+from hf_cyclical.formats import write_text
+
+from .tables import align, show
+
+SCHEMA = 1
+REPORT_NAME = "pruning_report.json"
+_MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of the run
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One pruned layer at the end of the run.
+
+    Attributes:
+        name: Of its weight.
+        shape: Of its weight.
+        weights: How many it has.
+        kept: How many of them stay.
+        regrown: How many of these were pruned at any earlier update.
+        empty: How many rows of its weight (a convolution's filters) have none left; None in reports of old versions.
+        at_floor: How many of them have just what the floor of the rows keeps; None in reports of old versions.
+    """
+
+    name: str
+    shape: list[int]
+    weights: int
+    kept: int
+    regrown: int
+    empty: int | None = None
+    at_floor: int | None = None
+
+
+@dataclass(frozen=True)
+class CycleReport:
+    """One cycle at its end.
+
+    Attributes:
+        cycle: Its number, from 1.
+        update: Optimizer updates made by then.
+        epoch: Epochs made by then.
+        sparsity: Fraction of the prunable weights that are zero.
+        regrown: Fraction of the prunable weights that were pruned at any earlier update and are kept now.
+        recovered: Weights that went from pruned to kept inside this cycle.
+        mask_distance: Jaccard distance to the masks at the end of the first cycle.
+        learning_rate: Of the cycle's last update.
+        at_target: Whether the sparsity is the target and not a stage on the way to it.
+        metrics: The evaluation, without prefix; empty if there was none.
+        empty_rows: Rows of all pruned weights, filters and outputs, that have no weight left.
+        floor_rows: Rows that have just what the floor of the rows keeps.
+        largest: The largest magnitude of all pruned weights.
+        classes: Outputs of the classifier that have a weight; None if it is not pruned.
+
+    The last four are None in reports of old versions.
+    """
+
+    cycle: int
+    update: int
+    epoch: float
+    sparsity: float
+    regrown: float
+    recovered: int
+    mask_distance: float
+    learning_rate: float
+    at_target: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+    empty_rows: int | None = None
+    floor_rows: int | None = None
+    largest: float | None = None
+    classes: int | None = None
+
+
+@dataclass
+class PruningReport:
+    """A run: its settings, its cycles, its curves.
+
+    Attributes:
+        config: The PruningConfig.
+        updates: Optimizer updates of the whole run, and `dense_updates` of them before the first cycle.
+        parameters: Weights of the model in all, prunable or not.
+        start_sparsity: Fraction of the prunable weights that were zero before the run.
+        about: What the caller adds: model, dataset, arguments, versions.
+        schedule: The learning rate, as [update, value] wherever it matters for a curve.
+        masks: Every choice of masks (thinned in very long runs) as [update, sparsity, regrown].
+        evaluations: Every evaluation as {"update": ..., metric: value}.
+        dense: Metrics of the model before the first cycle.
+        cycles: One CycleReport for each cycle.
+        layers: One LayerReport for each pruned layer.
+        chosen_update: The update whose weights the model has at the end, if not the last (load_best_model_at_end).
+    """
+
+    config: dict[str, Any]
+    updates: int
+    dense_updates: int
+    parameters: int
+    start_sparsity: float = 0.0
+    schedule: list[list[float]] = field(default_factory=list)
+    masks: list[list[float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    dense: dict[str, float] = field(default_factory=dict)
+    cycles: list[CycleReport] = field(default_factory=list)
+    layers: list[LayerReport] = field(default_factory=list)
+    chosen_update: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def sparsity(self) -> float:
+        """Fraction of the prunable weights that are zero at the end."""
+        return self.pruned / sum(layer.weights for layer in self.layers)
+
+    @property
+    def overall_sparsity(self) -> float:
+        """Fraction of all the model's weights that are zero by pruning, the ones that are never pruned included."""
+        return self.pruned / self.parameters
+
+    @property
+    def pruned(self) -> int:
+        """Number of pruned weights at the end."""
+        return sum(layer.weights - layer.kept for layer in self.layers)
+
+    @property
+    def empty(self) -> float | None:
+        """Fraction of the filters of all convolutions that have no weight left; None if it is not known."""
+        convolutions = [layer for layer in self.layers if len(layer.shape) > 2]
+        counts = [layer.empty for layer in convolutions if layer.empty is not None]
+        known = counts and len(counts) == len(convolutions)
+        return sum(counts) / sum(layer.shape[0] for layer in convolutions) if known else None
+
+    @property
+    def near_floor(self) -> list[LayerReport]:
+        """The layers that a rank over all layers has left little more than the fewest weights that it may."""
+        if self.config.get("scope") not in ("global", "lamp") or self.config.get("method") == "freeze":
+            return []
+        sizes = {layer.name: layer.weights for layer in self.layers}
+        kept = {layer.name: layer.kept for layer in self.layers}
+        names = near_floor(kept, sizes, self.sparsity, self.config.get("layer_floor") or 0.0)
+        return [layer for layer in self.layers if layer.name in names]
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that tables and plots show: an accuracy where there is one, else the first that is no loss."""
+        names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
+        order = {name: (not name.endswith("accuracy"), name.endswith("loss")) for name in names if name != "update"}
+        return min(order, key=lambda name: order[name], default=None)
+
+    def add_masks(self, update: int, sparsity: float, regrown: float) -> None:
+        """Note a choice of masks."""
+        self.masks.append([update, sparsity, regrown])
+        if len(self.masks) > _MOST_POINTS:
+            del self.masks[1:-1:2]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the report into `folder`, and return the file's path."""
+        path = Path(folder) / REPORT_NAME
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], source: str = "the report") -> "PruningReport":
+        """The inverse of `to_dict`; `source` is what errors call it."""
+        if data.get("schema") != SCHEMA:
+            raise PruningError(
+                f"{source} has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
+            )
+        cycles = [CycleReport(**cycle) for cycle in data["cycles"]]
+        layers = [LayerReport(**layer) for layer in data["layers"]]
+        return cls(**{**data, "cycles": cycles, "layers": layers})
+
+    def table(self) -> str:
+        """The cycles as text, one row each, the dense model first."""
+        metric = self.metric
+        head = ["", *([metric] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
+        rows = []
+        if metric and self.dense:
+            name, sparsity = ("start", self.start_sparsity) if self.start_sparsity else ("dense", 0.0)
+            rows.append([name, show(self.dense.get(metric), metric), show(sparsity), "", "", ""])
+        for c in self.cycles:
+            shown = [show(c.metrics.get(metric), metric)] if metric else []
+            measures = [show(c.sparsity), show(c.regrown), f"{c.mask_distance:.3f}", f"{c.recovered:,}"]
+            rows.append([f"cycle {c.cycle}", *shown, *measures])
+        return align([head, *rows])
+
+    def summary(self) -> str:
+        """The table, and what the model has become."""
+        kept = sum(layer.kept for layer in self.layers)
+        chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
+        low = [f"{layer.name} {layer.kept:,} of {layer.weights:,}" for layer in self.near_floor]
+        advice = "if the accuracy suffers, use scope lamp or local, or raise layer_floor."
+        empty = f"\n{show(self.empty)} of the convolutions' filters have no weight left." if self.empty else ""
+        warning = f"\nLayers near the fewest weights they may keep: {', '.join(low)}: {advice}" if low else ""
+        return (
+            f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
+            f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
+            f"{empty}{warning}"
+        )
+
+
+def final_metrics(report: PruningReport) -> dict[str, float]:
+    """The evaluation of the weights that the model has at the end; empty if those were not evaluated."""
+    if report.chosen_update is None and (not report.cycles or _last_choice(report) >= report.cycles[-1].update):
+        return {}  # stopped inside a cycle: what the one before measured is of other weights
+    update = report.chosen_update or report.cycles[-1].update
+    rows = [row for row in report.evaluations if row["update"] == update]
+    rows += [c.metrics for c in report.cycles if c.update == update]
+    found = finite(rows[0]) if rows else {}
+    return {name: value for name, value in found.items() if name != "update"}
+
+
+def _last_choice(report: PruningReport) -> float:
+    return report.masks[-1][0] if report.masks else -1
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+    """The values that are finite, as JSON has no others."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def versions() -> dict[str, str]:
+    """The versions of what a result depends on."""
+    packages = ("hf_cyclical", "torch", "transformers", "accelerate", "timm")
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def load_report(path: str | Path) -> PruningReport:
+    """Read a report: the file, or the folder of a run that holds it."""
+    path = Path(path)
+    path = path / REPORT_NAME if path.is_dir() else path
+    try:
+        data = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise PruningError(f"{path} is not a whole report ({error}): take another copy") from None
+    return PruningReport.from_dict(data, str(path))

@@ -1,0 +1,28 @@
+"""Rows of text as tables, for a terminal and in Markdown."""
+
+from collections.abc import Sequence
+
+
+def table_of(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text of our own as a table, the first one its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
+
+
+def align(rows: list[list[str]], texts: int = 1) -> str:
+    """Rows of text as columns: the first ones, which are texts, to the left, the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i < texts else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def show(value: float | None, metric: str = "accuracy") -> str:
+    """A number as a table shows it: fractions in percent, other metrics as they are."""
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4g}"

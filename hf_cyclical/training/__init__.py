@@ -1,0 +1,16 @@
+"""Hugging Face's Trainer around Algorithm 1: callbacks, checkpoints, guards, plan, metrics."""
+
+from hf_cyclical import lazy_names
+
+# The public names of this room, by the module that is imported when one of them is first asked for.
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    callbacks="SetEpochCallback StopOnSignalCallback TargetEarlyStoppingCallback",
+    checkpoints="newest_checkpoint",
+    freed_memory="keep_freed_memory",
+    memory_format="is_convolutional with_channels_last",
+    metrics="accuracy load_metric rank_classes",
+    plan="describe_plan",
+    tested_versions="TESTED newer_than_tested warn_of_newer",
+    trainer="CyclicalPruningTrainer",
+)

@@ -1,0 +1,96 @@
+"""What CyclicalPruningTrainer refuses before training starts: optimizers, schedules, launchers."""
+
+import os
+from collections.abc import Mapping
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch.optim import Optimizer
+from transformers import Trainer
+
+from hf_cyclical.config import PruningConfig, applies
+from hf_cyclical.core import PruningError, has_momentum, momentum_name, refuse_without_momentum
+
+from .distributed import TESTED, describe_processes
+
+_INSTEAD = "use DDP (torchrun --nproc_per_node N) or FSDP2 (accelerate launch --use_fsdp --fsdp_version 2)"
+
+
+def refuse_other_schedules(trainer: Trainer) -> None:
+    """Raise a PruningError if the learning rate, or the weights that are evaluated, would not be the recipe's."""
+    args = trainer.args
+    if args.optim.startswith("schedule_free"):
+        raise PruningError(
+            f"optim {args.optim.value!r} evaluates and saves other weights than it trains, which the masks do "
+            "not reach: use sgd, adamw_torch or another optimizer, with ema_decay for averaged weights"
+        )
+    if trainer.lr_scheduler is not None:
+        raise PruningError(
+            "optimizers[1] is a scheduler, and the recipe sets the learning rate: pass (optimizer, None)"
+        )
+    if args.lr_scheduler_type != "linear" or args.get_warmup_steps(1000):
+        schedule, warmup = args.lr_scheduler_type.value, args.warmup_steps
+        raise PruningError(
+            f"lr_scheduler_type {schedule!r} with warmup_steps {warmup!r} has no effect, as the recipe sets the "
+            "learning rate: leave them out, and use lr_shape"
+        )
+
+
+def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch.Tensor]) -> None:
+    """As `refuse_without_momentum`, for the optimizer that the trainer has or is going to make."""
+    if trainer.optimizer is not None:
+        refuse_without_momentum(unwrapped(trainer.optimizer), params)
+        return
+    kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    momentum_name(kind)
+    stand_in = torch.nn.Parameter(torch.zeros(1))
+    refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
+
+
+def masked_optimizer(
+    pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]
+) -> Optimizer | None:
+    """The optimizer if its momentum is to be masked, which it is unless told otherwise where that means something."""
+    optimizer = unwrapped(optimizer)
+    if pruning.mask_momentum is None:
+        wanted = applies(pruning.method, "mask_momentum") and has_momentum(optimizer, params)
+    else:
+        wanted = pruning.mask_momentum
+    return optimizer if wanted else None
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that holds the state, without Accelerate's wrapper."""
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+
+
+def refuse_untested(trainer: Trainer) -> None:
+    """Refuse, before anything is trained, ways of running in which pruning would half-work or is not tested."""
+    kind = trainer.accelerator.distributed_type
+    if trainer.is_deepspeed_enabled:
+        raise PruningError(f"DeepSpeed trains a copy of the weights, which would undo the pruning: {_INSTEAD}")
+    if trainer.is_fsdp_enabled:
+        plugin = trainer.accelerator.state.fsdp_plugin
+        if plugin.fsdp_version != 2:
+            raise PruningError(f"FSDP version {plugin.fsdp_version} hides the layers' weights: {_INSTEAD}")
+        if plugin.activation_checkpointing:
+            raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
+        if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
+            raise PruningError("FSDP with cpu_offload is not tested: turn it off")
+        if trainer.pruning.scope == "lamp":
+            raise PruningError("scope 'lamp' is not made for weights that FSDP splits: use DDP, or scope global")
+        if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
+            raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
+    elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise PruningError(
+            f"FSDP was asked for, and Accelerate would run {describe_processes(trainer)} without it, as it splits no "
+            "weights on CPUs or in a single process: leave it out, or start several processes on GPUs"
+        )
+    if kind not in TESTED:
+        raise PruningError(f"{kind.value} is not tested: {_INSTEAD}")
+    if trainer.args.n_gpu > 1:
+        raise PruningError(f"{trainer.args.n_gpu} GPUs in one process (DataParallel) are not tested: {_INSTEAD}")
+    if trainer.accelerator.parallelism_config is not None or trainer.is_distributed_loading_by_transformers:
+        raise PruningError(f"tensor, context and sequence parallelism are not tested: {_INSTEAD}")

@@ -1,0 +1,177 @@
+"""The plan of a run: what will be pruned, when and how far, before anything is trained."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from hf_cyclical.config import PruningConfig
+from hf_cyclical.core import Recipe, floor_kept, kept_locally, least_kept, magprune, near_floor
+from hf_cyclical.reports import align, classifier
+
+from .distributed import describe_processes
+from .trainer import CyclicalPruningTrainer
+
+_FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
+_FEW_KEPT = 10  # weights of a layer below which little can pass through it
+
+
+def describe_plan(trainer: CyclicalPruningTrainer) -> str:
+    """What `train()` would do, as text: layers, cycles, the update of every choice of masks, learning rates."""
+    config = trainer.pruning
+    if not config.prunes:
+        return "Plan: nothing is pruned, as target_sparsity is 0"
+    recipe, params = trainer.plan(), trainer.prunable_parameters()
+    dense, k = recipe.cycles[0].start, len(recipe.cycles)
+    prunable = sum(p.numel() for p in params.values())
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
+    learning_rate = optimizer.get("initial_lr", optimizer["lr"])
+    goal = "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, {config.scope} scope"
+    lines = [
+        f"Plan: {config.method}, {goal}",
+        f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
+        f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
+        f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
+        "",
+        _indent(align(_layer_rows(recipe, params, config))),
+        "",
+        *_layer_lines(trainer, recipe, params),
+        _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
+        "",
+        *_mask_lines(recipe),
+    ]
+    return "\n".join(lines)
+
+
+def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
+    args = trainer.args
+    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
+def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[list[str]]:
+    rows = [["layer", "shape", "weights", "kept at the end"]]
+    sizes = {name: p.numel() for name, p in params.items()}
+    row_floor = config.resolved("row_floor") or 0
+    least = least_kept(sizes, recipe.s_t, config.resolved("layer_floor") or 0)
+    local = kept_locally(params, recipe.s_t, row_floor) if config.scope == "local" else {}
+    for name, p in params.items():
+        kept = f"by rank, {max(least[name], floor_kept(p.shape, row_floor)):,} or more"
+        if recipe.keep_zeros:
+            kept = f"{int(p.count_nonzero()):,}"
+        elif config.scope == "local":
+            kept = f"{local[name]:,}"
+        rows.append([name, "x".join(map(str, p.shape)), f"{sizes[name]:,}", kept])
+    return rows
+
+
+def _layer_lines(trainer: CyclicalPruningTrainer, recipe: Recipe, params: Mapping[str, Tensor]) -> list[str]:
+    """What to know of how the weights that stay are shared out among the layers."""
+    config = trainer.pruning
+    if recipe.keep_zeros:
+        return []
+    row_floor, lines = config.resolved("row_floor"), []
+    printed = kept_locally(params, recipe.s_t)
+    if config.scope == "global":
+        lines += _floor_lines(recipe, params, config.resolved("layer_floor"), row_floor)
+    if config.scope == "local":
+        left = kept_locally(params, recipe.s_t, row_floor)
+        few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
+        advice = "exclude such layers to keep them dense, or use scope lamp."
+        lines += [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
+        lines += _row_lines(params, printed, row_floor, classifier(trainer.model, params))
+    return [*lines, ""] if lines else []
+
+
+def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:
+    """The layers that the target leaves fewer weights than they have rows, and what that means."""
+    rows = {name: len(p) for name, p in params.items() if p.dim() > 1}
+    short = [name for name in rows if kept[name] < rows[name]]
+    if not short:
+        return []
+    which = ", ".join(f"{name} {kept[name]} for {rows[name]}" for name in short)
+    lines = [f"  The target leaves some layers fewer weights than filters or outputs: {which}."]
+    if row_floor:
+        return [*lines, f"  They keep {row_floor} of each instead (row_floor), and the other layers make up for it."]
+    if head in short and kept[head] + 1 < rows[head]:
+        # Classes without a weight differ by their biases only: of those, one can win.
+        most = kept[head] + 1
+        lines.append(f"  {head} is the classifier: at most {most} of {rows[head]} classes can be told apart.")
+    return [*lines, "  row_floor 1 keeps a weight of each."]
+
+
+def _floor_lines(recipe: Recipe, params: Mapping[str, Tensor], floor: float, row_floor: int) -> list[str]:
+    if row_floor and not floor:
+        return []
+    rule = "one weight at least, and maybe no more"
+    if floor:
+        rule = f"at least {floor:g} of an equal share of the weights that stay"
+    lines = [f"  Every layer keeps {rule} (layer_floor)."]
+    masks = magprune(params, recipe.s_t, "global", layer_floor=floor, row_floor=row_floor)
+    kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+    near = near_floor(kept, {name: p.numel() for name, p in params.items()}, recipe.s_t, floor)
+    if near:
+        which = ", ".join(f"{name} {kept[name]:,}" for name in near)
+        lines.append(f"  As the weights are now, some would keep little more: {which}; scope lamp avoids that.")
+    return lines
+
+
+def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:
+    first = recipe.cycles[0].start
+    phases = [("dense", range(first))] if first else []
+    phases += [(f"cycle {i}", cycle) for i, cycle in enumerate(recipe.cycles, start=1)]
+    rows = []
+    for name, updates in phases:
+        start, end = recipe.s(updates.start), recipe.s(updates.stop - 1)
+        sparsity = "as it is" if recipe.keep_zeros else f"{start:g}" if start == end else f"{start:g} to {end:g}"
+        rows.append([name, f"{updates.start:,}-{updates.stop - 1:,}", sparsity, _rates(recipe, updates, learning_rate)])
+    return rows
+
+
+def _rates(recipe: Recipe, updates: range, learning_rate: float) -> str:
+    """The learning rates of a phase: each with the update it starts at if they are few, else the first and the last."""
+    changes = [updates.start] + [t for t in updates[1:] if recipe.eta(t) != recipe.eta(t - 1)]
+    values = [f"{learning_rate * recipe.eta(t):g}" for t in changes]
+    if len(changes) > 3:
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join([values[0], *(f"{value} from {t:,}" for value, t in zip(values[1:], changes[1:], strict=True))])
+
+
+def _mask_lines(recipe: Recipe) -> list[str]:
+    updates = [t for t in range(recipe.T) if recipe.update_at(t)]
+    if not updates:
+        return ["  Masks are never chosen anew."]
+    lines = [f"  Masks are chosen {_count(len(updates), 'time')}, after the updates"]
+    for i, cycle in enumerate(recipe.cycles, start=1):
+        inside = [t for t in updates if t in cycle]
+        if inside:
+            lines.append(f"    cycle {i}: {_progression(inside)}")
+    ramps = [sum(t in cycle for t in updates) for cycle in recipe.cycles]
+    if 1 < ramps[0] < _FEW:
+        lines.append(
+            f"  That is {ramps[0]} times a cycle: a smaller delta_t would let the sparsity rise more gradually."
+        )
+    return lines
+
+
+def _progression(numbers: list[int]) -> str:
+    """Numbers as text, with runs of equal steps shortened: "0 to 80 by 10, 92"."""
+    parts, i = [], 0
+    while i < len(numbers):
+        j = i + 1
+        while j + 1 < len(numbers) and numbers[j + 1] - numbers[j] == numbers[i + 1] - numbers[i]:
+            j += 1
+        if j - i >= 2 and j < len(numbers):
+            parts.append(f"{numbers[i]:,} to {numbers[j]:,} by {numbers[i + 1] - numbers[i]:,}")
+            i = j + 1
+        else:
+            parts.append(f"{numbers[i]:,}")
+            i += 1
+    return ", ".join(parts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("s" if n != 1 else "")
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,90 @@
+"""The commands speed, predict and export on a small saved model."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.tiny_models import LABELS, prune, save_family
+
+from hf_cyclical import load
+from hf_cyclical.cli import export, predict, speed
+from hf_cyclical.engine import OURS, Speed, Timing
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = save_family("ResNet", tmp_path / "model")
+    prune(model, 0.9)
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_speed_prints_a_table_and_writes_json(folder, tmp_path, capsys):
+    assert (
+        speed.main([str(folder), "--batches", "1", "2", "--rounds", "2", "--json", str(tmp_path / "speed.json")]) == 0
+    )
+    printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "speed.json").read_text())
+    assert {(t["engine"], t["batch"]) for t in found["timings"]} >= {(OURS, 1), (OURS, 2), ("torch", 1), ("torch", 2)}
+    assert all(t["milliseconds"] > 0 for t in found["timings"])
+    assert found["shape"] == [3, 28, 28]
+    layers = [row["layer"] for row in found["layers"]]
+    assert len(layers) == sum(isinstance(m, (torch.nn.Conv2d, torch.nn.Linear)) for m in load(folder).modules())
+    assert all(layer in printed for layer in layers)
+
+
+def test_predict_names_the_classes_of_an_image(folder, tmp_path, capsys):
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    assert predict.main([str(folder), str(tmp_path / "image.png"), "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert {line.split()[1] for line in lines} < set(LABELS)
+
+
+def test_export_writes_a_file_that_onnx_runtime_runs(folder, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "model.onnx"
+    assert export.main([str(folder), "--to", "onnx", "--output", str(file)]) == 0
+    model, pixels = load(folder), torch.randn(5, 3, 28, 28)
+    zeros = sum(int((p == 0).sum()) for n, p in model.named_parameters() if p.dim() == 4)
+    said = int(capsys.readouterr().out.split(" zeros")[0].split()[-1].replace(",", ""))
+    assert said >= zeros
+    session = onnxruntime.InferenceSession(str(file))
+    found = torch.from_numpy(session.run(None, {"pixel_values": pixels.numpy()})[0])
+    torch.testing.assert_close(found, model(pixels).logits.detach(), rtol=0, atol=1e-4)
+    onnx = pytest.importorskip("onnx")
+    assert "BatchNormalization" not in {node.op_type for node in onnx.load(file).graph.node}
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "message"),
+    [
+        (speed, ["nothing"], "neither a folder here nor a Hub id"),
+        (speed, ["FOLDER", "--batches", "0"], "must be at least 1"),
+        (predict, ["FOLDER", "missing.png"], "missing.png cannot be read as an image"),
+        (predict, ["FOLDER", "FOLDER/config.json"], "cannot be read as an image"),
+        (export, ["FOLDER", "--output", "FOLDER/config.json"], "exists: choose another --output"),
+        (export, ["FOLDER", "--to", "tflite"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(folder, capsys, command, args, message):
+    with pytest.raises(SystemExit) as ended:
+        command.main([arg.replace("FOLDER", str(folder)) for arg in args])
+    error = capsys.readouterr().err.strip()
+    assert ended.value.code == 2
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_sentence_for_a_card_has_the_figures_and_the_processor():
+    timings = (Timing("torch", 1, 3.0), Timing(OURS, 1, 0.5), Timing("ONNX Runtime", 1, 2.0), Timing(OURS, 32, 9.0))
+    measured = Speed("Some CPU", 1, (3, 32, 32), timings, (), ())
+    assert measured.ratio(1, "torch") == 6
+    assert measured.ratio(32, "torch") is None
+    assert measured.sentence() == (
+        "With `hf_cyclical.compile` this model takes 0.5 ms for a batch of 1 (3 x 32 x 32 pixels, 1 thread, Some CPU): "
+        "6.0 times as fast as torch, 4.0 times as fast as ONNX Runtime, which run it dense."
+    )

@@ -1,0 +1,52 @@
+import shutil
+import sys
+
+import pytest
+from support.started import ROOT, captured
+
+SHORT = [
+    "--max_train_samples",
+    "128",
+    "--max_eval_samples",
+    "200",
+    "--delta_t",
+    "1",
+    "--scale",
+    "0.04",
+    "--cycles",
+    "2",
+]
+TWO = ["--methods", "one_shot", "cyclical", "--sparsities", "0.9", "--seeds", "1"]
+
+
+@pytest.fixture(scope="session")
+def script():
+    """scripts/compare.py in this process: exit code, output and errors."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import compare
+
+    return lambda *words: captured(compare.main, *words)
+
+
+@pytest.fixture
+def compare(script, tmp_path):
+    """It on the digits, with few images and epochs."""
+
+    def call(*words, folder=tmp_path / "out", short=True):
+        return script(*(SHORT if short else []), "--output_dir", folder, *words)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def finished_once(script, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "out"
+    code, out, err = script(*SHORT, *TWO, "--keep_models", "--output_dir", folder)
+    assert code == 0, err
+    return folder, out
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+    """A folder in which two cells are finished."""
+    return shutil.copytree(finished_once[0], tmp_path / "out")

@@ -1,0 +1,85 @@
+"""PruningReport: JSON round trip, the table, the plot, and what a damaged file says."""
+
+import json
+
+import pytest
+
+from hf_cyclical import CycleReport, PruningError, PruningReport, load_report
+from hf_cyclical.reports import LayerReport, plot_run
+
+
+@pytest.fixture
+def report():
+    cycles = [
+        CycleReport(
+            cycle=c, update=50 * c, epoch=2.0 * c, sparsity=0.9, regrown=0.01 * (c - 1), recovered=7 * (c - 1),
+            mask_distance=0.2 * (c - 1), learning_rate=0.01, at_target=True, metrics={"accuracy": 0.7 + 0.05 * c},
+        )
+        for c in (1, 2)
+    ]  # fmt: skip
+    return PruningReport(
+        config={"method": "cyclical", "target_sparsity": 0.9},
+        updates=100,
+        dense_updates=0,
+        parameters=250,
+        schedule=[[0, 0.1], [40, 0.01], [50, 0.1], [90, 0.01]],
+        masks=[[0, 0.0, 0.0], [40, 0.9, 0.0], [50, 0.45, 0.45], [90, 0.9, 0.01]],
+        evaluations=[
+            {"update": 0, "accuracy": 0.85},
+            {"update": 50, "accuracy": 0.75},
+            {"update": 100, "accuracy": 0.8},
+        ],
+        dense={"accuracy": 0.85},
+        cycles=cycles,
+        layers=[LayerReport("conv.weight", [10, 20], 200, 20, 2)],
+    )
+
+
+def test_json_round_trip(report, tmp_path):
+    path = report.save(tmp_path)
+    assert load_report(path) == load_report(tmp_path) == report
+
+
+def test_both_denominators(report):
+    assert report.pruned == 180
+    assert report.sparsity == 0.9
+    assert report.overall_sparsity == 180 / 250
+
+
+def test_table_sets_every_cycle_beside_the_dense_model(report):
+    lines = report.table().splitlines()
+    assert lines[0].split() == ["accuracy", "sparsity", "regrown", "mask", "distance", "recovered"]
+    assert lines[2].split() == ["dense", "85.00", "%", "0.00", "%"]
+    assert lines[4].split() == ["cycle", "2", "80.00", "%", "90.00", "%", "1.00", "%", "0.200", "7"]
+
+
+def test_long_runs_keep_a_bounded_number_of_points(report):
+    for t in range(100_000):
+        report.add_masks(t, 0.5, 0.1)
+    assert len(report.masks) <= 2001
+    assert report.masks[-1][0] == 99_999
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_plot_is_drawn_from_the_report_alone(report, tmp_path, ending):
+    report.save(tmp_path)
+    path = plot_run(load_report(tmp_path), tmp_path / f"run.{ending}")
+    head = path.read_bytes()[:100]
+    assert head.startswith(b"\x89PNG") if ending == "png" else b"<?xml" in head
+
+
+def test_plot_without_evaluations(report, tmp_path):
+    report.dense, report.evaluations = {}, []
+    report.cycles = [CycleReport(**{**vars(c), "metrics": {}}) for c in report.cycles]
+    assert plot_run(report, tmp_path / "run.png").is_file()
+
+
+def test_a_newer_schema_and_a_cut_file_are_named(report, tmp_path):
+    path = report.save(tmp_path)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"schema": 99}))
+    with pytest.raises(PruningError, match="schema 99"):
+        load_report(path)
+    path.write_text(json.dumps(data)[:200])
+    with pytest.raises(PruningError, match="not a whole report"):
+        load_report(path)

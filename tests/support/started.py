@@ -1,0 +1,64 @@
+"""The scripts as their users start them."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
+PYTHON = [sys.executable, "scripts/prune.py"]
+SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
+
+
+def start(command, *args, **kwargs):
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, **kwargs,
+    )  # fmt: skip
+
+
+def wait_for(process, pattern):
+    """Wait until the progress or errors of a script look as `pattern` says."""
+    seen = ""
+    while not re.search(pattern, seen):
+        chunk = os.read(process.stderr.fileno(), 4096).decode(errors="replace")
+        assert chunk, seen
+        seen += chunk
+
+
+def interrupt(process, pattern):
+    """Send Ctrl-C once the progress of a script looks as `pattern` says; what it prints after that."""
+    wait_for(process, pattern)
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=120)
+
+
+def run(command, *args):
+    process = start(command, *args)
+    out, err = process.communicate(timeout=400)
+    return process.returncode, out, err
+
+
+def call(*args):
+    """The same as `run(PYTHON, ...)` in this process, which has the imports behind it."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import prune
+
+    return captured(prune.main, *args)
+
+
+def captured(main, *args):
+    """Exit code, output and errors of a script's main function."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([str(arg) for arg in args])
+        except SystemExit as exit_:
+            code = exit_.code
+    return code, out.getvalue(), err.getvalue()
