@@ -1,15 +1,16 @@
 """What CyclicalPruningTrainer asks of optimizer and scheduler before training starts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
 from transformers import Trainer
 
-from .config import PruningConfig, applies
-from .core import PruningError
-from .core.momentum import has_momentum, momentum_name, refuse_without_momentum
+from .config import PruningConfig
+from .core import PruningError, Recipe
+from .core.momentum import KEEP, MASK, has_momentum, momentum_name, refuse_without_momentum
 
 
 def refuse_other_schedules(trainer: Trainer) -> None:
@@ -43,16 +44,11 @@ def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch
     refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
 
 
-def masked_optimizer(
-    pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]
-) -> Optimizer | None:
-    """The optimizer if its momentum is to be masked, which it is unless told otherwise where that means something."""
-    optimizer = unwrapped(optimizer)
-    if pruning.mask_momentum is None:
-        wanted = applies(pruning.method, "mask_momentum") and has_momentum(optimizer, params)
-    else:
-        wanted = pruning.mask_momentum
-    return optimizer if wanted else None
+def fitting(recipe: Recipe, pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]) -> Recipe:
+    """The recipe for an optimizer: momentum is masked only where there is one, unless that was asked for."""
+    if recipe.moments is MASK and pruning.mask_momentum is None and not has_momentum(unwrapped(optimizer), params):
+        return replace(recipe, moments=KEEP)
+    return recipe
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:

@@ -1,14 +1,12 @@
 """Settings that PruningConfig refuses: bad values, contradictions, runs that are too short."""
 
-from typing import get_args
-
 import pytest
 
 from hf_cyclical import PruningConfig, PruningError
-from hf_cyclical.config import Method
 from hf_cyclical.core.masks import LAYER_FLOOR
+from hf_cyclical.methods import METHODS as ROWS
 
-METHODS = list(get_args(Method))
+METHODS = list(ROWS)
 
 
 def refusal(make, *args, **kwargs):

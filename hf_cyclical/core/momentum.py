@@ -1,11 +1,14 @@
-"""The optimizer's momentum, where it is masked like the weights."""
+"""Moments: what happens to the optimizer's state of weights that are pruned or return."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.optim import SGD, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 
 from .errors import PruningError
+from .masks import apply_masks_
+from .selection import Masks
 
 # Others may keep more than one momentum, or keep it compressed or in an optimizer of their own.
 _BUFFERS: dict[type[Optimizer], str] = {
@@ -16,10 +19,11 @@ _BUFFERS: dict[type[Optimizer], str] = {
     NAdam: "exp_avg",
     RAdam: "exp_avg",
 }
+_RESTARTS = "a method that restarts the momentum"
 _REMEDY = "use sgd with momentum or adamw_torch, or leave mask_momentum out"
 
 
-def momentum_name(kind: type[Optimizer]) -> str:
+def momentum_name(kind: type[Optimizer], why: str = "mask_momentum True") -> str:
     """Under which name optimizers of this kind keep the momentum of a weight.
 
     Raises:
@@ -28,7 +32,7 @@ def momentum_name(kind: type[Optimizer]) -> str:
     for known, name in _BUFFERS.items():
         if issubclass(kind, known):
             return name
-    raise PruningError(f"mask_momentum True does not know where {kind.__name__} keeps its momentum: {_REMEDY}")
+    raise PruningError(f"{why} does not know where {kind.__name__} keeps its momentum: {_REMEDY}")
 
 
 def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
@@ -56,3 +60,45 @@ def momenta(optimizer: Optimizer, params: Mapping[str, Tensor]) -> dict[str, Ten
     key = momentum_name(type(optimizer))
     found = {name: optimizer.state.get(p, {}).get(key) for name, p in params.items()}
     return {name: momentum for name, momentum in found.items() if momentum is not None}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What happens to the optimizer's state after the masks were applied.
+
+    Attributes:
+        refuse: Raises a PruningError if there is nothing of these weights that it could change.
+        act: Given the optimizer, the weights, their masks and the masks before the choice of this update, which are
+            None where it was no choice.
+        compares: Whether it looks at the masks before.
+    """
+
+    refuse: Callable[[Optimizer, Mapping[str, Tensor]], None]
+    act: Callable[[Optimizer, Mapping[str, Tensor], Masks, Masks | None], None]
+    compares: bool = False
+
+
+def _mask(optimizer: Optimizer, params: Mapping[str, Tensor], masks: Masks, before: Masks | None) -> None:
+    apply_masks_(momenta(optimizer, params), masks)
+
+
+def _refuse_unknown(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
+    momentum_name(type(optimizer), _RESTARTS)
+
+
+def _restart(optimizer: Optimizer, params: Mapping[str, Tensor], masks: Masks, before: Masks | None) -> None:
+    if before is not None and any(bool((mask & ~before[name]).any()) for name, mask in masks.items()):
+        name = momentum_name(type(optimizer), _RESTARTS)
+        for state in optimizer.state.values():
+            if state.get(name) is not None:
+                state[name].zero_()
+
+
+KEEP = Moments(lambda optimizer, params: None, lambda optimizer, params, masks, before: None)
+"""The state is left alone, as in Algorithm 1: a weight returns with the sum of all steps since it was pruned."""
+
+MASK = Moments(refuse_without_momentum, _mask)
+"""The momentum is masked like the weights: a weight returns with the steps since it was last masked."""
+
+RESTART = Moments(_refuse_unknown, _restart, compares=True)
+"""All momentum restarts at zero whenever weights return."""

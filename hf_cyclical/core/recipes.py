@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from .choices import Choice, Largest
 from .errors import PruningError
+from .momentum import KEEP, Moments
 from .schedules import (
     Schedule,
     When,
@@ -41,6 +43,8 @@ class Recipe:
         cycles: The updates of each cycle. The learning rate restarts with each, and a report has a row for each.
         project_at: Whether line 7 is executed at t. Always, but for gradual pruning with recovery and a dense start.
         keep_zeros: Whether the masks start from the zeros that the weights already have.
+        choose: Line 5: which weights stay at a sparsity; magprune of every layer, as the paper does, unless told.
+        moments: What happens to the optimizer's state of weights that are pruned or return; nothing unless told.
     """
 
     s: Schedule
@@ -49,6 +53,8 @@ class Recipe:
     cycles: tuple[range, ...]
     project_at: When = lambda t: True
     keep_zeros: bool = False
+    choose: Choice = Largest()
+    moments: Moments = KEEP
 
     @property
     def T(self) -> int:

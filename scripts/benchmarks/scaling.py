@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_cyclical.core import apply_masks_, magprune
-from hf_cyclical.core.masks import Scope
+from hf_cyclical.core import apply_masks_, magprune, ranked, uniform
 
 from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 from .masks import peak_bytes
@@ -30,7 +29,7 @@ LAYER = 4 * MILLION  # the most weights of all layers but one
 COLUMNS = 500
 PROCESSES = 2
 SHARED = (1, 10, 100)  # million weights that are split among processes
-SCOPES: tuple[Scope, ...] = ("local", "global")
+SHARES = {"uniform": uniform, "global": ranked}
 
 
 def scaling(options: argparse.Namespace) -> list[Row]:
@@ -46,9 +45,9 @@ def scaling(options: argparse.Namespace) -> list[Row]:
         small, weights = make_weights(SMALLEST), make_weights(size)  # anew each time, as applying masks changes them
         small_masks = magprune(small, SPARSITY)
         masks = magprune(weights, SPARSITY)
-        for scope in SCOPES:
-            choose = partial(magprune, weights, SPARSITY, scope, out=masks)
-            baseline = partial(magprune, small, SPARSITY, scope, out=small_masks)
+        for scope, share in SHARES.items():
+            choose = partial(magprune, weights, SPARSITY, share, out=masks)
+            baseline = partial(magprune, small, SPARSITY, share, out=small_masks)
             rows += compare(f"magprune, {scope}, {size} M", choose, baseline, weights, size)
         rows += compare(
             f"apply_masks_, {size} M", partial(apply_masks_, weights, masks), partial(apply_masks_, small, small_masks),
@@ -123,9 +122,9 @@ def count_traffic(rank: int, folder: str) -> None:
         torch.manual_seed(rank)
         parts = make_weights(size, PROCESSES)
         weights = {name: DTensor.from_local(w, mesh, [Shard(0)], run_check=False) for name, w in parts.items()}
-        for scope in SCOPES:
+        for scope, share in SHARES.items():
             with Traffic() as traffic:
-                magprune(weights, SPARSITY, scope)
+                magprune(weights, SPARSITY, share)
             counts.append((size, scope, traffic.calls, traffic.bytes))
     if not rank:
         (Path(folder) / "counts.json").write_text(json.dumps(counts))
