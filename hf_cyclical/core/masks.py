@@ -57,14 +57,14 @@ def magprune(
     return masks
 
 
-def refuse_unreachable(params: Mapping[str, Tensor], s: float, row_floor: int) -> None:
-    """Raise a PruningError if a sparsity leaves fewer weights than the rows keep."""
+def refuse_unreachable(params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
+    """Raise a PruningError if a sparsity leaves fewer weights than the rows keep; `of` says in it of what."""
     total = sum(p.numel() for p in params.values())
     held = sum(floor_kept(p.shape, row_floor) for p in params.values())
     if total - round(s * total) < held:
         raise PruningError(
-            f"sparsity {s:g} leaves {total - round(s * total):,} of {total:,} weights, and row_floor {row_floor} keeps "
-            f"{held:,}: use a sparsity of at most {int(1e4 * (1 - held / total)) / 1e4:g}, or row_floor 0"
+            f"sparsity {s:g}{of} leaves {total - round(s * total):,} of {total:,} weights, and row_floor {row_floor} "
+            f"keeps {held:,}: use a sparsity of at most {int(1e4 * (1 - held / total)) / 1e4:g}, or row_floor 0"
         )
 
 
