@@ -103,8 +103,8 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
         )
     if floor := state["settings"].get("layer_floor"):
         raise PruningError(
-            f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: go "
-            "on with the older version"
+            f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: "
+            "go on with the older version"
         )
     defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
     there = defaults | _BEFORE | current_settings(state["settings"])  # a checkpoint may be older than a setting
