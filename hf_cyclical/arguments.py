@@ -15,11 +15,12 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from .command_line import Parser, fail
-from .config import PruningConfig, applies
+from .config import PruningConfig
 from .core import PruningError
 from .data.arguments import DataArguments
 from .hub import refuse_settings
 from .manifest import newest_checkpoint
+from .methods import METHODS, applies
 from .presets import DEFAULT_PRESET, PRESETS
 from .report import align
 
@@ -211,7 +212,7 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     if named.get("optim", PRESETS[name].settings["optim"]) != PRESETS[name].settings["optim"]:
         left_out.add("optim_args")  # those of another optimizer
     method = named.get("method", PruningConfig.method)
-    if {"dense_updates", "max_steps"} & set(named) or method == "freeze":
+    if {"dense_updates", "max_steps"} & set(named) or METHODS[method].keeps_zeros:
         left_out.add("dense_epochs")
     if {"num_train_epochs", "max_steps"} & set(named):
         left_out.add("pruning_epochs")

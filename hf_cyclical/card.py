@@ -9,8 +9,10 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from .config import current_settings
 from .core import PruningError
-from .markdown import Markdown, clean, environment, word
+from .markdown import Markdown, clean, code, environment, word
+from .methods import METHODS, SHARES
 from .private_paths import last_part, public_about
 from .report import PruningReport, final_metrics, finite, show
 
@@ -18,23 +20,6 @@ CARD_NAME = "README.md"
 TASK = "image-classification"
 TAGS = ["hf_cyclical", "pruned", "sparse", "unstructured-sparsity"]
 _MOST_LAYERS = 60  # in the table of the card
-
-_METHODS = {
-    "cyclical": (
-        "It was pruned cyclically: the sparsity rises to its target in each of {cycles} cycles and falls between them, "
-        "so that weights pruned by mistake can return."
-    ),
-    "gradual": "It was pruned gradually: the sparsity rose once, step by step, to its target.",
-    "gradual_recovery": "It was pruned gradually, with dense weights between one choice of masks and the next.",
-    "cyclical_lr": (
-        "It was pruned gradually in the first of {cycles} cycles; the others only restarted the learning rate."
-    ),
-    "iterative": "It was pruned in {cycles} equal steps, each followed by training.",
-    "one_shot": "It was pruned at once, and then trained further.",
-    "pgd": "It was pruned by projected gradient descent: the smallest weights were set to zero after every update.",
-    "freeze": "It had these zeros before: the run described here trained the other weights and kept the zeros.",
-}
-_WITH_ONE_CYCLE = {"cyclical": "gradual", "cyclical_lr": "gradual", "iterative": "one_shot"}  # are the same then
 
 
 def render_card(
@@ -154,6 +139,7 @@ def _of_run(report: PruningReport) -> dict[str, Any]:
         "versions": about.get("versions") or {},
         "dataset": _short(about["dataset"]) if about.get("dataset") else None,
         "method": _method(report.config),
+        "share": _share(report.config),
         "evaluation": _evaluation(report),
         "trained": (report.chosen_update or (ends[-1] if ends else report.updates)) - report.dense_updates,
         "cycles": _cycles(report),
@@ -183,11 +169,23 @@ def _file_of(metadata: dict[str, Any]) -> dict[str, int]:
 
 def _method(config: dict[str, Any]) -> Markdown:
     method, cycles = config.get("method"), config.get("cycles") or 1
-    if cycles == 1:
-        method = _WITH_ONE_CYCLE.get(method, method)
-    if method not in _METHODS:
-        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(_METHODS)}")
-    return Markdown(_METHODS[method].format(cycles=cycles))
+    if method not in list(METHODS):
+        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(METHODS)}")
+    row = METHODS[(cycles == 1 and METHODS[method].with_one_cycle) or method]
+    return Markdown(row.sentence.format(cycles=cycles))
+
+
+def _share(config: dict[str, Any]) -> Markdown | None:
+    """How the zeros are shared out among the layers; nothing of zeros that were there before."""
+    settings = current_settings(config)
+    if settings.get("share") not in list(SHARES) or METHODS[config["method"]].keeps_zeros:
+        return None
+    sentence = SHARES[settings["share"]].sentence
+    if isinstance(targets := settings.get("layer_sparsity"), list):
+        sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
+    if isinstance(floor := settings.get("row_floor"), int) and floor:
+        sentence += f" Every filter and every output kept at least {floor} of its weights."
+    return Markdown(sentence)
 
 
 def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:

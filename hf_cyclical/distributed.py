@@ -12,6 +12,7 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from transformers import Trainer
 
 from .core import PruningError
+from .methods import SHARES
 
 _INSTEAD = "use DDP (torchrun --nproc_per_node N) or FSDP2 (accelerate launch --use_fsdp --fsdp_version 2)"
 _TESTED = {
@@ -35,8 +36,10 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
-        if trainer.pruning.scope == "lamp":
-            raise PruningError("scope 'lamp' is not made for weights that FSDP splits: use DDP, or scope global")
+        share = trainer.pruning.resolved("share")
+        if not SHARES[share].splits:
+            others = " or ".join(name for name, row in SHARES.items() if row.splits)
+            raise PruningError(f"share {share!r} is not made for weights that FSDP splits: use DDP, or share {others}")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
             raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from .config import Method
 from .core import PruningError
+from .methods import METHODS
 from .private_paths import public_about
 from .report import REPORT_NAME, LayerReport, PruningReport, load_report
 
@@ -27,7 +27,7 @@ def read_finished(run: Path) -> PruningReport:
     name = f"{REPORT_NAME} in {str(run)!r}"
     report = read_whole(run, name)
     method = report.config.get("method")
-    if method not in get_args(Method):
+    if method not in list(METHODS):
         raise PruningError(f"{name} has the method {method!r}, which is unknown here: upgrade hf_cyclical")
     if not report.layers:
         raise PruningError(f"{name} is of a run that has not ended: finish it first")

@@ -99,10 +99,11 @@ def stamp(folder: Path, report: PruningReport) -> dict[str, Any]:
 def short_form(metadata: dict[str, Any]) -> dict[str, Any]:
     """What config.json says of the pruning."""
     settings = metadata["settings"]
+    share = "scope" if "scope" in settings else "share"  # as it was called before
     return {
         "schema": metadata["schema"],
         "method": metadata["method"],
-        "scope": settings.get("scope"),
+        share: settings.get(share),
         "target": settings.get("target_sparsity"),
         "achieved": metadata["achieved"]["sparsity"],
         "cycles": settings.get("cycles"),

@@ -15,12 +15,14 @@ from .callback import CycleCallback, ProjectionCallback, PruningProgressCallback
 from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
+from .core.choices import layer_targets
 from .core.masks import refuse_unreachable
 from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
 from .memory_format import with_channels_last
-from .optimizers import masked_optimizer, refuse_other_schedules, refuse_planned_without_momentum
+from .methods import METHODS
+from .optimizers import fitting, refuse_other_schedules, refuse_planned_optimizer, unwrapped
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, PruningReport
 from .run_report import layer_reports, new_report, row_report, zeros
@@ -93,9 +95,9 @@ class CyclicalPruningTrainer(PushingTrainer):
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
         params = self._checked_parameters()
-        if self.pruning.mask_momentum:
-            refuse_planned_without_momentum(self, params)
-        return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        recipe = self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        refuse_planned_optimizer(self, recipe, params)
+        return recipe
 
     @property
     def recipe(self) -> Recipe:
@@ -129,20 +131,12 @@ class CyclicalPruningTrainer(PushingTrainer):
         """The one place where the number of updates is final: recipe, pruner and learning rate are made together."""
         if not self.pruning.prunes:
             return super().create_scheduler(num_training_steps, optimizer)
-        recipe = self._recipe(num_training_steps)
         params = self._checked_parameters()
         optimizer = optimizer or self.optimizer
+        recipe = fitting(self._recipe(num_training_steps), self.pruning, optimizer, params)
         self.lr_scheduler = LambdaLR(optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        self.pruner = TVPGD(
-            params,
-            recipe,
-            scope=self.pruning.scope,
-            layer_floor=self.pruning.resolved("layer_floor"),
-            row_floor=self.pruning.resolved("row_floor"),
-            replicas=copies(self),
-            mask_momentum_of=masked_optimizer(self.pruning, optimizer, params),
-        )
+        self.pruner = TVPGD(params, recipe, optimizer=unwrapped(optimizer), replicas=copies(self))
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
         self.report = new_report(self.pruning, self.model, self.pruner, self._learning_rate)
@@ -155,8 +149,7 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     def project(self, t: int) -> None:
         """Lines 4 to 8 of Algorithm 1 for update `t`."""
-        self.pruner.t = t
-        if self.pruner.step():
+        if self.pruner.step(t):
             self.tracker.update(self.pruner.masks)
             self.sparsity = self.pruner.sparsity
             self.report.add_masks(t, self.sparsity, self.tracker.regrown)
@@ -177,7 +170,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 mask_distance=recovery.mask_distance,
                 learning_rate=self._learning_rate(self.state.global_step - 1),
                 at_target=self.pruner.at_target,
-                **row_report(self.model, self.pruner),
+                **row_report(self.model, self.pruner, self.pruning.resolved("row_floor") or 0),
             )
         )
 
@@ -215,7 +208,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 self.average.apply_(self.pruner.masks)
                 self.average = None
             broadcast_buffers(self._unwrapped())
-            self.report.layers = layer_reports(self.pruner, self.tracker)
+            self.report.layers = layer_reports(self.pruner, self.tracker, self.pruning.resolved("row_floor") or 0)
             if not self.pruner.at_target:
                 logger.warning(
                     "training ended at sparsity %.4f, short of the target %g", self.sparsity, self.recipe.s_t
@@ -317,10 +310,16 @@ class CyclicalPruningTrainer(PushingTrainer):
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()
         refuse_non_finite(params)
-        if self.pruning.method != "freeze":
-            refuse_unreachable(params, self.pruning.resolved("target_sparsity"), self.pruning.resolved("row_floor"))
+        if not METHODS[self.pruning.method].keeps_zeros:
+            row_floor, own = self.pruning.resolved("row_floor"), layer_targets(params, self.pruning.layer_targets)
+            for name, target in own.items():
+                refuse_unreachable({name: params[name]}, target, row_floor, of=f" of {name}")
+            others = {name: p for name, p in params.items() if name not in own}
+            refuse_unreachable(others, self.pruning.resolved("target_sparsity"), row_floor)
         elif not zeros(params):
-            raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
+            raise PruningError(
+                f"method {self.pruning.method!r} keeps the zeros of a model, and this one has none: load a sparse model"
+            )
         return params
 
     def _learning_rate(self, t: int) -> float:

@@ -42,11 +42,12 @@ from hf_cyclical.comparison import (
     report_path,
     save_results,
 )
-from hf_cyclical.config import PruningConfig, applies
+from hf_cyclical.config import PruningConfig
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.distributed import any_process, leave_group
 from hf_cyclical.experiments import EXPERIMENTS, Experiment, epochs_of
 from hf_cyclical.files import write_text
+from hf_cyclical.methods import applies
 from hf_cyclical.plots import plot_comparison
 from hf_cyclical.presets import PRESETS
 from hf_cyclical.report import REPORT_NAME
