@@ -53,7 +53,7 @@ def save_state(
     for name in average.values if average else ():
         value = average.whole_value(name)
         if write:
-            tensors[f"average.{name}"] = value.cpu().clone()
+            tensors[f"average.{name}"] = value.cpu().clone(memory_format=torch.contiguous_format)
     if not write:
         return
     state = {

@@ -10,7 +10,7 @@ from .arguments import Arguments
 from .callback import SetEpochCallback, StopOnSignalCallback
 from .data import ImageData, load_image_data
 from .freed_memory import keep_freed_memory
-from .memory_format import is_convolutional
+from .lean_trainer import is_convolutional
 from .metrics import accuracy, rank_classes
 from .models import ImageModel, load_image_model, make_portable
 from .plots import FIGURE_NAME, plot_run

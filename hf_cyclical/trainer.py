@@ -20,7 +20,6 @@ from .core.masks import refuse_unreachable
 from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
-from .memory_format import with_channels_last
 from .methods import METHODS
 from .optimizers import fitting, refuse_other_schedules, refuse_planned_optimizer, unwrapped
 from .pushing_trainer import PushingTrainer
@@ -40,20 +39,18 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
     and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`, but that it does not push.
-    With `channels_last=True` the model gets its images with the channels innermost, which makes convolutions faster.
+    With `channels_last=True` images go into the model with their channels innermost: convolutions are faster so.
 
     Attributes:
         pruning: The configuration.
-        channels_last: Whether images go into the model with the channels innermost.
         pruner: TV-PGD with its masks; `None` before `train()`.
         tracker: The history of the masks.
         report: What happened so far.
         average: The moving average of the weights, if `ema_decay` asks for one and training runs.
     """
 
-    def __init__(self, *args: Any, pruning: PruningConfig, channels_last: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, pruning: PruningConfig, **kwargs: Any) -> None:
         self.pruning = pruning
-        self.channels_last = channels_last
         self.whole_checkpoints = pruning.prunes
         self.pruner: TVPGD | None = None
         self.tracker: RecoveryTracker | None = None
@@ -243,10 +240,6 @@ class CyclicalPruningTrainer(PushingTrainer):
             broadcast_buffers(self._unwrapped())
         with self._as_result(averaged=not _internal_call or self.args.save_only_model):
             return super().save_model(output_dir, _internal_call)
-
-    def _prepare_input(self, data: Any) -> Any:
-        data = super()._prepare_input(data)
-        return with_channels_last(data) if self.channels_last and isinstance(data, torch.Tensor) else data
 
     def _run_epoch(self, **kwargs: Any) -> None:
         """As in Trainer, which would make one more update if it went on from the last one inside an epoch."""

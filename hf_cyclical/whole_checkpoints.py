@@ -7,15 +7,15 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
-from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from .core import PruningError
+from .lean_trainer import LeanTrainer
 from .manifest import STAGING_NAME, publish, seal
 
 
-class WholeCheckpointTrainer(Trainer):
+class WholeCheckpointTrainer(LeanTrainer):
     """Writes each checkpoint under another name and renames it when all processes are done.
 
     Whatever happens in between, a kill or a full disk, leaves the checkpoint before it as the newest one.
