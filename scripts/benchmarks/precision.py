@@ -1,6 +1,7 @@
 """What bf16 and images with their channels innermost save."""
 
 import argparse
+import itertools
 import tempfile
 import time
 from statistics import median
@@ -74,4 +75,4 @@ def updates_per_second(words: list[str], data: ImageData) -> float:
         run.trainer.remove_callback(transformers.PrinterCallback)
         run.trainer.train()
     ends = clock.ends[WARM_UP:]
-    return 1 / median(after - before for before, after in zip(ends, ends[1:], strict=False))
+    return 1 / median(after - before for before, after in itertools.pairwise(ends))
