@@ -1,7 +1,7 @@
 """Choices: line 5 of Algorithm 1, which weights stay.
 
 A choice is composed of plain values: what weights are ranked by (`score`), how many go in each layer (`share`), what
-every row keeps (`row_floor`). `TVPGD` calls it and never asks which one it has.
+every row keeps (`row_floor`), how the zeros are arranged (`pattern`). `TVPGD` calls it and never asks which one it has.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .errors import PruningError
-from .masks import magprune
+from .patterns import UNSTRUCTURED, Pattern
 from .selection import Masks
 from .shares import Share, uniform
 
@@ -54,14 +54,16 @@ class Largest:
         score: What weights are ranked by.
         share: How many go in each layer.
         row_floor: How many of its largest weights every row keeps; 0 is Algorithm 1 as printed.
+        pattern: How the zeros are arranged.
     """
 
     score: Score = magnitude
     share: Share = uniform
     row_floor: int = 0
+    pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
-        magprune(self.score(view), s, self.share, row_floor=self.row_floor, out=out)
+        self.pattern(self.score(view), s, self.share, self.row_floor, out)
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,19 @@ class Steered:
         targets: Globs on layer names with the layers' targets; the first that matches counts.
         s_t: The target of the other layers.
         row_floor: How many of its largest weights every row of the steered layers keeps.
+        pattern: How the zeros of the steered layers are arranged.
     """
 
     others: Choice
     targets: tuple[tuple[str, float], ...]
     s_t: float
     row_floor: int = 0
+    pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
         own = layer_targets(view.params, self.targets)
         for name, target in own.items():
-            magprune({name: view.params[name]}, target * s / self.s_t, row_floor=self.row_floor, out=out)
+            self.pattern({name: view.params[name]}, target * s / self.s_t, uniform, self.row_floor, out)
         rest = {name: p for name, p in view.params.items() if name not in own}
         if rest:
             self.others(view._replace(params=rest), s, out)

@@ -4,19 +4,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import PruningError
 
-PRUNABLE = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 
 
 def prunable_parameters(
@@ -61,6 +54,16 @@ def prunable_parameters(
             "none of them with trainable weights"
         )
     return dict(chosen.values())
+
+
+def refuse_transposed(model: nn.Module, params: Mapping[str, Tensor]) -> None:
+    """Raise a PruningError if some of the weights have their inputs first, where patterns look for outputs."""
+    chosen = {id(p) for p in params.values()}
+    for name, module in model.named_modules():
+        if isinstance(module, _TRANSPOSED) and id(module.weight) in chosen:
+            raise PruningError(
+                f"a pattern does not fit {name}, a transposed convolution: exclude it, or leave pattern out"
+            )
 
 
 def _matches(field: str, patterns: Sequence[str], layers: Mapping[str, nn.Module]) -> set[str]:
