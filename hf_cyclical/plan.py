@@ -8,7 +8,6 @@ from torch import Tensor
 from .config import PruningConfig
 from .core import Recipe
 from .core.choices import View
-from .core.selection import floor_kept
 from .distributed import describe_processes
 from .methods import SHARES
 from .report import align
@@ -30,17 +29,17 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters())
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
-    kept, row_floor = _kept(config, recipe, params), config.resolved("row_floor") or 0
-    goal = (
-        "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, share {config.resolved('share')}"
-    )
+    kept = _kept(config, recipe, params)
+    arranged = f", {config.arrangement.words}" if config.pattern else ""
+    goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
+    goal = "keep the zeros it has" if recipe.keep_zeros else goal
     lines = [
         f"Plan: {config.method}, {goal}",
         f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
-        _indent(align(_layer_rows(params, kept, row_floor))),
+        _indent(align(_layer_rows(params, kept, config))),
         "",
         *_layer_lines(trainer, recipe, params, kept),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
@@ -55,10 +54,11 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int] | None, row_floor: int) -> list[list[str]]:
+def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int] | None, config: PruningConfig) -> list[list[str]]:
+    row_floor = config.resolved("row_floor") or 0
     rows = [["layer", "shape", "weights", "kept at the end"]]
     for name, p in params.items():
-        known = f"{kept[name]:,}" if kept else f"by rank, {max(floor_kept(p.shape, row_floor), 1):,} or more"
+        known = f"{kept[name]:,}" if kept else f"by rank, {config.arrangement.least(p.shape, row_floor):,} or more"
         rows.append([name, "x".join(map(str, p.shape)), f"{p.numel():,}", known])
     return rows
 
@@ -78,14 +78,25 @@ def _layer_lines(
     trainer: CyclicalPruningTrainer, recipe: Recipe, params: Mapping[str, Tensor], kept: Mapping[str, int] | None
 ) -> list[str]:
     """What to know of how the weights that stay are shared out among the layers."""
+    unfit = _unfit_lines(trainer.pruning, params)
     if recipe.keep_zeros or kept is None:
-        return []
+        return unfit
     few = [f"{name} {n}" for name, n in kept.items() if n < _FEW_KEPT and n < params[name].numel()]
     advice = "exclude such layers to keep them dense, or use share lamp."
     lines = [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
     printed = {name: p.numel() - round(recipe.s_t * p.numel()) for name, p in params.items()}
     lines += _row_lines(params, printed, trainer.pruning.resolved("row_floor"), classifier(trainer.model, params))
-    return [*lines, ""] if lines else []
+    return [*unfit, *lines, ""] if lines else unfit
+
+
+def _unfit_lines(config: PruningConfig, params: Mapping[str, Tensor]) -> list[str]:
+    """The layers of which some weights do not have the pattern."""
+    pattern = config.arrangement
+    rest = {name: p.numel() - pattern.covers(p.shape) for name, p in params.items()}
+    which = ", ".join(f"{name} {n:,}" for name, n in rest.items() if n)
+    return (
+        [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}.", ""] if which else []
+    )
 
 
 def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:

@@ -37,6 +37,10 @@ class Pattern(Protocol):
     def words(self) -> str:
         """What it is, for people."""
 
+    @property
+    def unit(self) -> str:
+        """What it is made of, for people."""
+
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         """Write the masks at sparsity `s`; arguments as of `magprune`."""
 
@@ -56,6 +60,7 @@ class Unstructured:
 
     sparsity = None
     words = "unstructured"
+    unit = "weight"
 
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         magprune(scores, s, share, row_floor=row_floor, out=out)
@@ -84,6 +89,7 @@ class NofM:
 
     n: int
     m: int
+    unit = "group"
 
     def __post_init__(self) -> None:
         if not 1 <= self.n < self.m <= _MOST:
@@ -145,12 +151,12 @@ class Blocks:
 
     rows: int
     columns: int
+    unit = "block"
+    sparsity = None
 
     def __post_init__(self) -> None:
         if min(self.rows, self.columns) < 1 or self.rows * self.columns < 2:
             raise PruningError(f"pattern '{self}' is no block of several weights: write 4x1 for 4 outputs and 1 input")
-
-    sparsity = None
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}"
