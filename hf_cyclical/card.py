@@ -11,7 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from .config import current_settings
 from .core import NofM, Pattern, PruningError, pattern_of
-from .markdown import Markdown, clean, environment, word
+from .markdown import Markdown, clean, code, environment, word
 from .methods import METHODS, SHARES
 from .private_paths import last_part, public_about
 from .report import PruningReport, final_metrics, finite, show
@@ -189,10 +189,13 @@ def _method(config: dict[str, Any]) -> Markdown:
 
 def _share(config: dict[str, Any]) -> Markdown | None:
     """How the zeros are shared out among the layers; nothing of zeros that were there before."""
-    share = current_settings(config).get("share")
-    if share not in SHARES or METHODS[config["method"]].keeps_zeros:
+    settings = current_settings(config)
+    if settings.get("share") not in list(SHARES) or METHODS[config["method"]].keeps_zeros:
         return None
-    return Markdown(SHARES[share].sentence)
+    sentence = SHARES[settings["share"]].sentence
+    if targets := settings.get("layer_sparsity"):
+        sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
+    return Markdown(sentence)
 
 
 def _pattern(config: dict[str, Any]) -> Pattern:

@@ -101,6 +101,11 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
             "state does not carry over: resume as it was made, on any number of processes"
         )
+    if floor := state["settings"].get("layer_floor"):
+        raise PruningError(
+            f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: "
+            "go on with the older version"
+        )
     defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
     there = defaults | _BEFORE | current_settings(state["settings"])  # a checkpoint may be older than a setting
     for name in settings:

@@ -110,8 +110,8 @@ class PruningConfig:
     layer_sparsity: list[str] | None = field(
         default=None,
         metadata=_help(
-            "Targets of some layers' own, as pattern=fraction with a glob on layer names (layer1.*=0.8 fc=0); the first "
-            "that matches counts. They rise along the schedule, and target_sparsity is that of all other layers."
+            "Targets that some layers have of their own, as pattern=fraction with a glob on layer names (layer1.*=0.8 "
+            "fc=0); the first that matches counts. They rise along the schedule, and target_sparsity is for all others."
         ),
     )
     row_floor: int | None = field(
@@ -183,6 +183,15 @@ class PruningConfig:
         """`pattern` as what chooses masks."""
         return pattern_of(self.pattern)
 
+    @property
+    def choice(self) -> Choice:
+        """Which weights stay at a sparsity."""
+        share, row_floor = SHARES[self.resolved("share")].share, self.resolved("row_floor")
+        choice = Largest(share=share, row_floor=row_floor, pattern=self.arrangement)
+        if not self.layer_sparsity:
+            return choice
+        return Steered(choice, self.layer_targets, self.resolved("target_sparsity"))
+
     def resolved(self, name: str) -> Any:
         """A setting with the default in place of `None`."""
         value = getattr(self, name)
@@ -215,7 +224,7 @@ class PruningConfig:
             _refuse("cycles", k, rule, "train longer, use a smaller batch" + (", or lower cycles" if k > 1 else ""))
         recipe = METHODS[self.method].build(self.resolved, T, self._lr)
         if not recipe.keep_zeros:
-            recipe = dataclasses.replace(recipe, choose=self._choice)
+            recipe = dataclasses.replace(recipe, choose=self.choice)
         if applies(self.method, "mask_momentum") and self.resolved("mask_momentum"):
             recipe = dataclasses.replace(recipe, moments=MASK)
         return recipes.with_dense_start(recipe, dense, lr=self._lr)
@@ -237,14 +246,6 @@ class PruningConfig:
             return recipes.lr_drop(self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
         shapes = {"cosine": recipes.lr_cosine, "linear": recipes.lr_linear, "constant": recipes.lr_constant}
         return shapes[self.resolved("lr_shape")]
-
-    @property
-    def _choice(self) -> Choice:
-        row_floor, pattern = self.resolved("row_floor"), self.arrangement
-        choice = Largest(share=SHARES[self.resolved("share")].share, row_floor=row_floor, pattern=pattern)
-        if not self.layer_sparsity:
-            return choice
-        return Steered(choice, self.layer_targets, self.resolved("target_sparsity"), row_floor, pattern)
 
     def _dense_updates(self, updates: int, epochs: float | None) -> int:
         if not self.dense_epochs:
@@ -344,8 +345,8 @@ class PruningConfig:
             rule = f"must be below target_sparsity {self.resolved('target_sparsity')}"
             _refuse("init_sparsity", self.init_sparsity, rule, "lower it, so that weights can return in a cycle")
         for name in ("lr_drop_at", "lr_drop_factor"):
-            if getattr(self, name) is not None and self.lr_shape not in (None, "drop"):
-                _refuse(name, getattr(self, name), f"has no meaning for lr_shape {self.lr_shape}", "leave it out")
+            if getattr(self, name) is not None and (shape := self.resolved("lr_shape")) != "drop":
+                _refuse(name, getattr(self, name), f"has no meaning for lr_shape {shape}", "leave it out")
         if self.dense_epochs and self.dense_updates:
             _refuse(
                 "dense_updates",
@@ -353,7 +354,7 @@ class PruningConfig:
                 f"contradicts dense_epochs {self.dense_epochs:g}",
                 "give one of them",
             )
-        for name in ("ema_decay", "mask_momentum"):
+        for name in ("ema_decay", "mask_momentum", "layer_sparsity"):
             if getattr(self, name) and not self.prunes:
                 rule = "has no effect where nothing is pruned"
                 _refuse(name, getattr(self, name), rule, "raise target_sparsity above 0")
@@ -378,9 +379,9 @@ class PruningConfig:
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as an earlier version has written them, under the names that they have now."""
-    settings = {name: value for name, value in settings.items() if name != "layer_floor"}
-    scope = settings.pop("scope", None)
-    return settings | ({"share": SCOPES.get(scope, scope)} if scope and "share" not in settings else {})
+    scope = settings.get("scope")
+    renamed = {"share": SCOPES.get(scope, scope)} if isinstance(scope, str) else {}
+    return renamed | {name: value for name, value in settings.items() if name not in ("scope", "layer_floor")}
 
 
 def _parted(text: str) -> tuple[str, str, str]:

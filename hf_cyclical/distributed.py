@@ -38,7 +38,8 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
         share = trainer.pruning.resolved("share")
         if not SHARES[share].splits:
-            raise PruningError(f"share {share!r} is not made for weights that FSDP splits: use DDP, or share global")
+            others = " or ".join(name for name, row in SHARES.items() if row.splits)
+            raise PruningError(f"share {share!r} is not made for weights that FSDP splits: use DDP, or share {others}")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
             raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":

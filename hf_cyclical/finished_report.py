@@ -27,7 +27,7 @@ def read_finished(run: Path) -> PruningReport:
     name = f"{REPORT_NAME} in {str(run)!r}"
     report = read_whole(run, name)
     method = report.config.get("method")
-    if method not in METHODS:
+    if method not in list(METHODS):
         raise PruningError(f"{name} has the method {method!r}, which is unknown here: upgrade hf_cyclical")
     if not report.layers:
         raise PruningError(f"{name} is of a run that has not ended: finish it first")

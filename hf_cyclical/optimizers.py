@@ -10,7 +10,14 @@ from transformers import Trainer
 
 from .config import PruningConfig
 from .core import PruningError, Recipe
-from .core.momentum import KEEP, MASK, has_momentum, momentum_name, refuse_without_momentum
+from .core.momentum import (
+    KEEP,
+    MASK,
+    has_momentum,
+    momentum_name,
+    refuse_without_momentum,
+    refuse_without_restart,
+)
 
 
 def refuse_other_schedules(trainer: Trainer) -> None:
@@ -33,15 +40,20 @@ def refuse_other_schedules(trainer: Trainer) -> None:
         )
 
 
-def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch.Tensor]) -> None:
-    """As `refuse_without_momentum`, for the optimizer that the trainer has or is going to make."""
-    if trainer.optimizer is not None:
-        refuse_without_momentum(unwrapped(trainer.optimizer), params)
-        return
-    kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    momentum_name(kind)
-    stand_in = torch.nn.Parameter(torch.zeros(1))
-    refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
+def refuse_planned_optimizer(trainer: Trainer, recipe: Recipe, params: Mapping[str, torch.Tensor]) -> None:
+    """Raise a PruningError if the optimizer that the trainer has, or is going to make, lacks what the recipe needs."""
+    optimizer = unwrapped(trainer.optimizer) if trainer.optimizer is not None else None
+    kind, options = type(optimizer), {}
+    if optimizer is None:
+        kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    if recipe.restarts:
+        refuse_without_restart(kind)
+    if trainer.pruning.mask_momentum:
+        momentum_name(kind)
+        if optimizer is None:
+            params = {"": torch.nn.Parameter(torch.zeros(1))}
+            optimizer = kind(params.values(), **options)
+        refuse_without_momentum(optimizer, params)
 
 
 def fitting(recipe: Recipe, pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]) -> Recipe:

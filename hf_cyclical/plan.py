@@ -1,15 +1,16 @@
 """The plan of a run: what will be pruned, when and how far, before anything is trained."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .config import PruningConfig
-from .core import Recipe
-from .core.choices import View
+from .core import Pattern, Recipe
+from .core.choices import View, layer_targets
 from .distributed import describe_processes
-from .methods import SHARES
+from .methods import METHODS, SHARES
 from .report import align
 from .run_report import classifier
 from .trainer import CyclicalPruningTrainer
@@ -29,7 +30,7 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters())
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
-    kept = _kept(config, recipe, params)
+    kept = _kept(config, params)
     arranged = f", {config.arrangement.words}" if config.pattern else ""
     goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
     goal = "keep the zeros it has" if recipe.keep_zeros else goal
@@ -41,7 +42,7 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
         "",
         _indent(align(_layer_rows(params, kept, config))),
         "",
-        *_layer_lines(trainer, recipe, params, kept),
+        *_layer_lines(trainer, params, kept),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
         "",
         *_mask_lines(recipe),
@@ -54,54 +55,52 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int] | None, config: PruningConfig) -> list[list[str]]:
+def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int], config: PruningConfig) -> list[list[str]]:
     row_floor = config.resolved("row_floor") or 0
     rows = [["layer", "shape", "weights", "kept at the end"]]
     for name, p in params.items():
-        known = f"{kept[name]:,}" if kept else f"by rank, {config.arrangement.least(p.shape, row_floor):,} or more"
-        rows.append([name, "x".join(map(str, p.shape)), f"{p.numel():,}", known])
+        by_rank = f"by rank, {config.arrangement.least(p.shape, row_floor):,} or more"
+        left = f"{kept[name]:,}" if name in kept else by_rank
+        rows.append([name, "x".join(map(str, p.shape)), f"{p.numel():,}", left])
     return rows
 
 
-def _kept(config: PruningConfig, recipe: Recipe, params: Mapping[str, Tensor]) -> dict[str, int] | None:
-    """How many weights each layer keeps at the end, if that is known before training."""
-    if recipe.keep_zeros:
+def _kept(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many weights layers keep at the end, of those of which that is known before training."""
+    if METHODS[config.method].keeps_zeros:
         return {name: int(p.count_nonzero()) for name, p in params.items()}
-    if not SHARES[config.resolved("share")].ahead:
-        return None
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()}
-    recipe.choose(View(params, masks, recipe.T - 1), recipe.s_t, masks)
-    return {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+    config.choice(View(params, masks, 0), config.resolved("target_sparsity"), masks)
+    ahead = SHARES[config.resolved("share")].ahead
+    own = layer_targets(params, config.layer_targets)
+    return {name: int(mask.count_nonzero()) for name, mask in masks.items() if ahead or name in own}
 
 
-def _layer_lines(
-    trainer: CyclicalPruningTrainer, recipe: Recipe, params: Mapping[str, Tensor], kept: Mapping[str, int] | None
-) -> list[str]:
+def _layer_lines(trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], kept: Mapping[str, int]) -> list[str]:
     """What to know of how the weights that stay are shared out among the layers."""
-    unfit = _unfit_lines(trainer.pruning, params)
-    if recipe.keep_zeros or kept is None:
-        return unfit
+    config = trainer.pruning
+    if METHODS[config.method].keeps_zeros:
+        return []
     few = [f"{name} {n}" for name, n in kept.items() if n < _FEW_KEPT and n < params[name].numel()]
-    advice = "exclude such layers to keep them dense, or use share lamp."
+    by_rank = " or ".join(name for name, row in SHARES.items() if not row.ahead)
+    advice = f"exclude such layers to keep them dense, or use share {by_rank}."
     lines = [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
-    printed = {name: p.numel() - round(recipe.s_t * p.numel()) for name, p in params.items()}
-    lines += _row_lines(params, printed, trainer.pruning.resolved("row_floor"), classifier(trainer.model, params))
-    return [*unfit, *lines, ""] if lines else unfit
+    printed = _kept(replace(config, row_floor=0), params)
+    lines += _row_lines(params, printed, config.resolved("row_floor"), classifier(trainer.model, params))
+    lines += _unfit_lines(config.arrangement, params)
+    return [*lines, ""] if lines else []
 
 
-def _unfit_lines(config: PruningConfig, params: Mapping[str, Tensor]) -> list[str]:
+def _unfit_lines(pattern: Pattern, params: Mapping[str, Tensor]) -> list[str]:
     """The layers of which some weights do not have the pattern."""
-    pattern = config.arrangement
     rest = {name: p.numel() - pattern.covers(p.shape) for name, p in params.items()}
     which = ", ".join(f"{name} {n:,}" for name, n in rest.items() if n)
-    return (
-        [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}.", ""] if which else []
-    )
+    return [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}."] if which else []
 
 
 def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:
     """The layers that the target leaves fewer weights than they have rows, and what that means."""
-    rows = {name: len(p) for name, p in params.items() if p.dim() > 1}
+    rows = {name: len(params[name]) for name in kept if params[name].dim() > 1}
     short = [name for name in rows if kept[name] < rows[name]]
     if not short:
         return []

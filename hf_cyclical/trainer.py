@@ -23,7 +23,7 @@ from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_unt
 from .manifest import newest_checkpoint
 from .memory_format import with_channels_last
 from .methods import METHODS
-from .optimizers import fitting, refuse_other_schedules, refuse_planned_without_momentum, unwrapped
+from .optimizers import fitting, refuse_other_schedules, refuse_planned_optimizer, unwrapped
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, PruningReport
 from .run_report import layer_reports, new_report, row_report, zeros
@@ -94,9 +94,9 @@ class CyclicalPruningTrainer(PushingTrainer):
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
         params = self._checked_parameters()
-        if self.pruning.mask_momentum:
-            refuse_planned_without_momentum(self, params)
-        return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        recipe = self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        refuse_planned_optimizer(self, recipe, params)
+        return recipe
 
     @property
     def recipe(self) -> Recipe:
@@ -310,13 +310,15 @@ class CyclicalPruningTrainer(PushingTrainer):
         params = self.prunable_parameters()
         refuse_non_finite(params)
         if not METHODS[self.pruning.method].keeps_zeros:
-            own = layer_targets(params, self.pruning.layer_targets)
-            others = {name: p for name, p in params.items() if name not in own}
-            pattern, s_t = self.pruning.arrangement, self.pruning.resolved("target_sparsity")
+            row_floor, own = self.pruning.resolved("row_floor"), layer_targets(params, self.pruning.layer_targets)
+            pattern = self.pruning.arrangement
             if self.pruning.pattern:
                 refuse_transposed(self._unwrapped(), params)
                 refuse_unfit(pattern, params)
-            pattern.refuse(others, s_t, self.pruning.resolved("row_floor"))
+            for name, target in own.items():
+                pattern.refuse({name: params[name]}, target, row_floor, of=f" of {name}")
+            others = {name: p for name, p in params.items() if name not in own}
+            pattern.refuse(others, self.pruning.resolved("target_sparsity"), row_floor)
         elif not zeros(params):
             raise PruningError(
                 f"method {self.pruning.method!r} keeps the zeros of a model, and this one has none: load a sparse model"

@@ -5,7 +5,7 @@ from .choices import Choice, Largest, Steered, View
 from .errors import PruningError
 from .layers import prunable_parameters
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
-from .momentum import KEEP, MASK, RESTART, Moments
+from .momentum import KEEP, MASK, Moments
 from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of
 from .recipes import Recipe
 from .recipes import cyclical as cyclical
@@ -29,7 +29,6 @@ from .tvpgd import TVPGD
 __all__ = [
     "KEEP",
     "MASK",
-    "RESTART",
     "TVPGD",
     "UNSTRUCTURED",
     "Blocks",

@@ -4,15 +4,14 @@ A choice is composed of plain values: what weights are ranked by (`score`), how 
 every row keeps (`row_floor`), how the zeros are arranged (`pattern`). `TVPGD` calls it and never asks which one it has.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .errors import PruningError
+from .layers import matches
 from .patterns import UNSTRUCTURED, Pattern
 from .selection import Masks
 from .shares import Share, uniform
@@ -71,40 +70,31 @@ class Steered:
     """Some layers have targets of their own, which rise along the schedule; the others are chosen by `others`.
 
     Attributes:
-        others: The choice among all other layers.
+        others: The choice, of each of them and among all others.
         targets: Globs on layer names with the layers' targets; the first that matches counts.
         s_t: The target of the other layers.
-        row_floor: How many of its largest weights every row of the steered layers keeps.
-        pattern: How the zeros of the steered layers are arranged.
     """
 
     others: Choice
     targets: tuple[tuple[str, float], ...]
     s_t: float
-    row_floor: int = 0
-    pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
         own = layer_targets(view.params, self.targets)
         for name, target in own.items():
-            self.pattern({name: view.params[name]}, target * s / self.s_t, uniform, self.row_floor, out)
+            self.others(view._replace(params={name: view.params[name]}), target * s / self.s_t, out)
         rest = {name: p for name, p in view.params.items() if name not in own}
         if rest:
             self.others(view._replace(params=rest), s, out)
 
 
-def layer_targets(params: Mapping[str, Tensor], targets: tuple[tuple[str, float], ...]) -> dict[str, float]:
-    """The targets of the layers that have one of their own.
+def layer_targets(names: Iterable[str], targets: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """The targets of the weights, by name, whose layers have one of their own.
 
     Raises:
         PruningError: If a pattern matches no layer.
     """
-    found: dict[str, float] = {}
-    for pattern, target in targets:
-        layers = {name: name.removesuffix(".weight") for name in params}
-        names = [name for name, layer in layers.items() if fnmatchcase(layer, pattern) or fnmatchcase(name, pattern)]
-        if not names:
-            known = ", ".join(list(layers.values())[:3])
-            raise PruningError(f"layer_sparsity pattern {pattern!r} matches no layer: their names are like {known}")
-        found = dict.fromkeys(names, target) | found
-    return found
+    layers = {name.removesuffix(".weight"): name for name in names}
+    matched = [(matches("layer_sparsity", [pattern], layers), target) for pattern, target in targets]
+    own = {name: [target for some, target in matched if layer in some] for layer, name in layers.items()}
+    return {name: found[0] for name, found in own.items() if found}

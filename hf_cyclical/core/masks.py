@@ -63,14 +63,24 @@ def prune_shares(layers: Layers, s: float, share: Share, masks: Masks) -> None:
         keep_largest({name: scores}, lost[name], masks, layers.shards, layers.row_floor)
 
 
-def refuse_unreachable(shapes: Mapping[str, Sequence[int]], s: float, row_floor: int, units: str = "weights") -> None:
-    """Raise a PruningError if a sparsity leaves fewer weights, or other units, than the rows keep."""
+def refuse_unreachable(
+    shapes: Mapping[str, Sequence[int]], s: float, row_floor: int, of: str = "", units: str = "weights"
+) -> None:
+    """Raise a PruningError if a sparsity leaves fewer weights than the rows keep.
+
+    Args:
+        shapes: Of the weights, or of tensors of other units.
+        s: Sparsity.
+        row_floor: Units that every row keeps.
+        of: Says in the error of what the sparsity is.
+        units: What they are called in it.
+    """
     total = sum(math.prod(shape) for shape in shapes.values())
     held = sum(floor_kept(shape, row_floor) for shape in shapes.values())
     if total - round(s * total) < held:
         raise PruningError(
-            f"sparsity {s:g} leaves {total - round(s * total):,} of {total:,} {units}, and row_floor {row_floor} keeps "
-            f"{held:,}: use a sparsity of at most {int(1e4 * (1 - held / total)) / 1e4:g}, or row_floor 0"
+            f"sparsity {s:g}{of} leaves {total - round(s * total):,} of {total:,} {units}, and row_floor {row_floor} "
+            f"keeps {held:,}: use a sparsity of at most {int(1e4 * (1 - held / total)) / 1e4:g}, or row_floor 0"
         )
 
 

@@ -19,20 +19,20 @@ _BUFFERS: dict[type[Optimizer], str] = {
     NAdam: "exp_avg",
     RAdam: "exp_avg",
 }
-_RESTARTS = "a method that restarts the momentum"
-_REMEDY = "use sgd with momentum or adamw_torch, or leave mask_momentum out"
+_USE = "use sgd with momentum or adamw_torch"
+_REMEDY = f"{_USE}, or leave mask_momentum out"
 
 
-def momentum_name(kind: type[Optimizer], why: str = "mask_momentum True") -> str:
+def momentum_name(kind: type[Optimizer], why: str = "mask_momentum True", remedy: str = _REMEDY) -> str:
     """Under which name optimizers of this kind keep the momentum of a weight.
 
     Raises:
-        PruningError: If that is not known.
+        PruningError: If that is not known; `why` it has to be and the `remedy` are what the error says.
     """
     for known, name in _BUFFERS.items():
         if issubclass(kind, known):
             return name
-    raise PruningError(f"{why} does not know where {kind.__name__} keeps its momentum: {_REMEDY}")
+    raise PruningError(f"{why} does not know where {kind.__name__} keeps its momentum: {remedy}")
 
 
 def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
@@ -62,43 +62,38 @@ def momenta(optimizer: Optimizer, params: Mapping[str, Tensor]) -> dict[str, Ten
     return {name: momentum for name, momentum in found.items() if momentum is not None}
 
 
+def refuse_without_restart(kind: type[Optimizer]) -> None:
+    """Raise a PruningError if it is not known where optimizers of this kind keep the momentum that is to restart."""
+    momentum_name(kind, "a method that restarts the momentum", f"{_USE}, or another method")
+
+
+def restart_momentum_(optimizer: Optimizer) -> None:
+    """All momentum to zero, also that of weights that are not pruned; other state is left alone."""
+    key = momentum_name(type(optimizer))
+    for state in optimizer.state.values():
+        if state.get(key) is not None:
+            state[key].zero_()
+
+
 @dataclass(frozen=True)
 class Moments:
-    """What happens to the optimizer's state after the masks were applied.
+    """What happens to the optimizer's state of pruned weights whenever the masks are applied.
 
     Attributes:
         refuse: Raises a PruningError if there is nothing of these weights that it could change.
-        act: Given the optimizer, the weights, their masks and the masks before the choice of this update, which are
-            None where it was no choice.
-        compares: Whether it looks at the masks before.
+        act: Given the optimizer, the weights and their masks.
     """
 
     refuse: Callable[[Optimizer, Mapping[str, Tensor]], None]
-    act: Callable[[Optimizer, Mapping[str, Tensor], Masks, Masks | None], None]
-    compares: bool = False
+    act: Callable[[Optimizer, Mapping[str, Tensor], Masks], None]
 
 
-def _mask(optimizer: Optimizer, params: Mapping[str, Tensor], masks: Masks, before: Masks | None) -> None:
+def _mask(optimizer: Optimizer, params: Mapping[str, Tensor], masks: Masks) -> None:
     apply_masks_(momenta(optimizer, params), masks)
 
 
-def _refuse_unknown(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
-    momentum_name(type(optimizer), _RESTARTS)
-
-
-def _restart(optimizer: Optimizer, params: Mapping[str, Tensor], masks: Masks, before: Masks | None) -> None:
-    if before is not None and any(bool((mask & ~before[name]).any()) for name, mask in masks.items()):
-        name = momentum_name(type(optimizer), _RESTARTS)
-        for state in optimizer.state.values():
-            if state.get(name) is not None:
-                state[name].zero_()
-
-
-KEEP = Moments(lambda optimizer, params: None, lambda optimizer, params, masks, before: None)
+KEEP = Moments(lambda optimizer, params: None, lambda optimizer, params, masks: None)
 """The state is left alone, as in Algorithm 1: a weight returns with the sum of all steps since it was pruned."""
 
 MASK = Moments(refuse_without_momentum, _mask)
 """The momentum is masked like the weights: a weight returns with the steps since it was last masked."""
-
-RESTART = Moments(_refuse_unknown, _restart, compares=True)
-"""All momentum restarts at zero whenever weights return."""

@@ -44,8 +44,8 @@ class Pattern(Protocol):
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         """Write the masks at sparsity `s`; arguments as of `magprune`."""
 
-    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int) -> None:
-        """Raise a PruningError if these weights cannot have the pattern at this sparsity."""
+    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
+        """Raise a PruningError if these weights cannot have the pattern at this sparsity, `of` says of what."""
 
     def covers(self, shape: Sequence[int]) -> int:
         """How many weights of a layer of this shape have the pattern; the others are pruned unstructured."""
@@ -65,8 +65,8 @@ class Unstructured:
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         magprune(scores, s, share, row_floor=row_floor, out=out)
 
-    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int) -> None:
-        refuse_unreachable({name: p.shape for name, p in params.items()}, s, row_floor)
+    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
+        refuse_unreachable({name: p.shape for name, p in params.items()}, s, row_floor, of)
 
     def covers(self, shape: Sequence[int]) -> int:
         return math.prod(shape)
@@ -117,7 +117,7 @@ class NofM:
             _prune_groups(region, self.m, gone)
         prune_rest(regions, s, share, row_floor)
 
-    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int) -> None:
+    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         if row_floor > self.n:
             raise PruningError(f"row_floor {row_floor} is more than pattern {self} keeps: use {self.n} at most")
 
@@ -179,13 +179,13 @@ class Blocks:
                 self._blocks(region.mask).copy_(masks[name][:, None, :, None])
         prune_rest(regions, s, share, row_floor)
 
-    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int) -> None:
+    def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         for name, p in params.items():
             if isinstance(p, DTensor) and self.covers(p.shape):
                 self._refuse_cut(name, len(p), p.device_mesh.size())
         covered = {name: covered_shape(p.shape, self.rows, self.columns) for name, p in params.items()}
         shapes = {name: self._shape(shape) for name, shape in covered.items() if math.prod(shape)}
-        refuse_unreachable(shapes, s, self._block_floor(row_floor), f"blocks of {self}")
+        refuse_unreachable(shapes, s, self._block_floor(row_floor), of, f"blocks of {self}")
 
     def covers(self, shape: Sequence[int]) -> int:
         return math.prod(covered_shape(shape, self.rows, self.columns))

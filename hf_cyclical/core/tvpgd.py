@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .choices import View
 from .errors import PruningError
 from .masks import apply_masks_
-from .momentum import KEEP
+from .momentum import KEEP, refuse_without_restart, restart_momentum_
 from .processes import Shards, local, part, refuse_different, restored, whole
 from .recipes import Recipe
 from .rows import RowCounts, row_counts
@@ -60,10 +60,7 @@ class TVPGD:
         self.recipe = recipe
         self.optimizer = optimizer
         self.replicas = replicas
-        if recipe.moments is not KEEP:
-            if optimizer is None:
-                raise PruningError("this recipe changes the optimizer's momentum: give TVPGD the optimizer")
-            recipe.moments.refuse(optimizer, self.params)
+        self._refuse_optimizer()
         self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
             name: local(p) != 0 if recipe.keep_zeros else torch.ones_like(local(p), dtype=torch.bool)
@@ -75,26 +72,39 @@ class TVPGD:
     @torch.no_grad()
     def step(self, t: int) -> bool:
         """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen anew."""
-        recipe, before = self.recipe, None
+        recipe = self.recipe
         renewed = recipe.update_at(t)
         if renewed:  # line 4
-            before = self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
+            self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
         if recipe.project_at(t):
             apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
-            if self.optimizer is not None:
-                recipe.moments.act(self.optimizer, self.params, self.masks, before)
+        self._change_moments(t)
         self.t = t + 1
         return renewed
 
-    def _choose(self, t: int, s: float) -> Masks | None:
-        """Choose the masks, and return those before if the recipe compares them."""
-        compares = self.recipe.moments.compares
-        before = {name: mask.clone() for name, mask in self.masks.items()} if compares else None
+    def _choose(self, t: int, s: float) -> None:
         self.recipe.choose(View(self.params, self.masks, t, self.optimizer), s, self.masks)
         self.s_now = s
         if self.replicas is not None:
             refuse_different(self.masks, self.replicas)
-        return before
+
+    def _change_moments(self, t: int) -> None:
+        if self.optimizer is None:
+            return
+        if self.recipe.project_at(t):
+            self.recipe.moments.act(self.optimizer, self.params, self.masks)
+        if self.recipe.restart_at(t):
+            restart_momentum_(self.optimizer)
+
+    def _refuse_optimizer(self) -> None:
+        recipe, restarts = self.recipe, self.recipe.restarts
+        if self.optimizer is None:
+            if recipe.moments is not KEEP or restarts:
+                raise PruningError("this recipe changes the optimizer's momentum: give TVPGD the optimizer")
+            return
+        recipe.moments.refuse(self.optimizer, self.params)
+        if restarts:
+            refuse_without_restart(type(self.optimizer))
 
     @property
     def at_target(self) -> bool:

@@ -260,7 +260,7 @@ def test_shares_other_than_uniform_work_on_blocks():
 def test_layers_with_targets_of_their_own_have_blocks_too():
     params = {"a.weight": torch.rand(8, 8) + 1, "b.weight": torch.rand(8, 8)}
     masks = {name: torch.ones_like(w, dtype=torch.bool) for name, w in params.items()}
-    choice = Steered(Largest(pattern=Blocks(4, 1)), (("b", 0.25),), 0.75, 0, Blocks(4, 1))
+    choice = Steered(Largest(pattern=Blocks(4, 1)), (("b", 0.25),), 0.75)
     choice(View(params, masks, 0), 0.75, masks)
     assert [int(mask.sum()) for mask in masks.values()] == [16, 48]
     for mask in masks.values():
