@@ -117,7 +117,7 @@ def _sparsity_tag(sparsity: float) -> str:
 
 def _pattern_tags(config: dict[str, Any]) -> list[str]:
     """How the zeros are arranged; nothing of zeros that were there before."""
-    if METHODS[config["method"]].keeps_zeros:
+    if config.get("method") in METHODS and METHODS[config["method"]].keeps_zeros:
         return []
     if not config.get("pattern"):
         return ["unstructured-sparsity"]
