@@ -181,7 +181,7 @@ def _file_of(metadata: dict[str, Any]) -> dict[str, int]:
 
 def _method(config: dict[str, Any]) -> Markdown:
     method, cycles = config.get("method"), config.get("cycles") or 1
-    if method not in METHODS:
+    if method not in list(METHODS):
         raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(METHODS)}")
     row = METHODS[(cycles == 1 and METHODS[method].with_one_cycle) or method]
     return Markdown(row.sentence.format(cycles=cycles))
@@ -193,8 +193,10 @@ def _share(config: dict[str, Any]) -> Markdown | None:
     if settings.get("share") not in list(SHARES) or METHODS[config["method"]].keeps_zeros:
         return None
     sentence = SHARES[settings["share"]].sentence
-    if targets := settings.get("layer_sparsity"):
+    if isinstance(targets := settings.get("layer_sparsity"), list):
         sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
+    if isinstance(floor := settings.get("row_floor"), int) and floor:
+        sentence += f" Every filter and every output kept at least {floor} of its weights."
     return Markdown(sentence)
 
 

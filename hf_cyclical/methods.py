@@ -155,7 +155,7 @@ SHARES: Mapping[str, ShareKind] = MappingProxyType(
         "uniform": ShareKind(
             shares.uniform,
             "every layer is pruned to the same sparsity, as in the paper",
-            "Every layer was pruned to the same sparsity, except for rounding and for what every row keeps.",
+            "Every layer was pruned to the same sparsity, except for rounding.",
             ahead=True,
         ),
         "erk": ShareKind(

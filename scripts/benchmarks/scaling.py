@@ -45,10 +45,10 @@ def scaling(options: argparse.Namespace) -> list[Row]:
         small, weights = make_weights(SMALLEST), make_weights(size)  # anew each time, as applying masks changes them
         small_masks = magprune(small, SPARSITY)
         masks = magprune(weights, SPARSITY)
-        for scope, share in SHARES.items():
+        for name, share in SHARES.items():
             choose = partial(magprune, weights, SPARSITY, share, out=masks)
             baseline = partial(magprune, small, SPARSITY, share, out=small_masks)
-            rows += compare(f"magprune, {scope}, {size} M", choose, baseline, weights, size)
+            rows += compare(f"magprune, {name}, {size} M", choose, baseline, weights, size)
         rows += compare(
             f"apply_masks_, {size} M", partial(apply_masks_, weights, masks), partial(apply_masks_, small, small_masks),
             weights, size,
@@ -103,12 +103,12 @@ def communication() -> list[Row]:
         counts = json.loads((Path(folder) / "counts.json").read_text())
     return [
         ratio(
-            f"FSDP2, {PROCESSES} processes, {scope}, {size} M: {calls} collectives / weights",
+            f"FSDP2, {PROCESSES} processes, {name}, {size} M: {calls} collectives / weights",
             "bytes",
             sent,
             4 * size * MILLION,
         )
-        for size, scope, calls, sent in counts
+        for size, name, calls, sent in counts
     ]
 
 
@@ -122,10 +122,10 @@ def count_traffic(rank: int, folder: str) -> None:
         torch.manual_seed(rank)
         parts = make_weights(size, PROCESSES)
         weights = {name: DTensor.from_local(w, mesh, [Shard(0)], run_check=False) for name, w in parts.items()}
-        for scope, share in SHARES.items():
+        for name, share in SHARES.items():
             with Traffic() as traffic:
                 magprune(weights, SPARSITY, share)
-            counts.append((size, scope, traffic.calls, traffic.bytes))
+            counts.append((size, name, traffic.calls, traffic.bytes))
     if not rank:
         (Path(folder) / "counts.json").write_text(json.dumps(counts))
     dist.destroy_process_group()
