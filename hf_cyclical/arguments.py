@@ -17,6 +17,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from .command_line import Parser, fail
 from .config import PruningConfig
 from .core import PruningError
+from .core.patterns import pattern_of
 from .data.arguments import DataArguments
 from .hub import refuse_settings
 from .manifest import newest_checkpoint
@@ -216,6 +217,8 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out.add("dense_epochs")
     if {"num_train_epochs", "max_steps"} & set(named):
         left_out.add("pruning_epochs")
+    if pattern_of(named.get("pattern")).sparsity is not None:
+        left_out.add("target_sparsity")  # the pattern fixes it
     return {key: value for key, value in PRESETS[name].settings.items() if key not in left_out and applies(method, key)}
 
 

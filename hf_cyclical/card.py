@@ -10,7 +10,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from .config import current_settings
-from .core import PruningError
+from .core import NofM, Pattern, PruningError, pattern_of
 from .markdown import Markdown, clean, code, environment, word
 from .methods import METHODS, SHARES
 from .private_paths import last_part, public_about
@@ -18,7 +18,7 @@ from .report import PruningReport, final_metrics, finite, show
 
 CARD_NAME = "README.md"
 TASK = "image-classification"
-TAGS = ["hf_cyclical", "pruned", "sparse", "unstructured-sparsity"]
+TAGS = ["hf_cyclical", "pruned", "sparse"]
 _MOST_LAYERS = 60  # in the table of the card
 
 
@@ -87,7 +87,7 @@ def _card_data(
         base_model_relation="finetune" if on_hub else None,  # there is no value for pruned
         datasets=[dataset] if _is_hub_id(dataset) else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        tags=[*TAGS, f"sparsity-{sparsity}"],
+        tags=[*TAGS, *_pattern_tags(report.config), f"sparsity-{sparsity}"],
         model_name=(repo_id or _name(report, metadata) or "model").rpartition("/")[2] if results else None,
         eval_results=results or None,
     )
@@ -113,6 +113,16 @@ def _results(report: PruningReport, dataset: str | None, sparsity: str) -> list[
 
 def _sparsity_tag(sparsity: float) -> str:
     return f"{min(round(100 * sparsity, 1), 99.9):g}"
+
+
+def _pattern_tags(config: dict[str, Any]) -> list[str]:
+    """How the zeros are arranged; nothing of zeros that were there before."""
+    if config.get("method") in METHODS and METHODS[config["method"]].keeps_zeros:
+        return []
+    if not config.get("pattern"):
+        return ["unstructured-sparsity"]
+    kind = "semi-structured-sparsity" if isinstance(_pattern(config), NofM) else "block-sparsity"
+    return [kind, config["pattern"]]
 
 
 def _is_hub_id(name: Any) -> bool:
@@ -156,6 +166,8 @@ def _of_model(report: PruningReport, metadata: dict[str, Any]) -> dict[str, Any]
         "name": _name(report, metadata),
         "base": base if _is_hub_id(base.get("id")) else None,
         "achieved": metadata["achieved"],
+        "pattern": _pattern(report.config) if report.config.get("pattern") else None,
+        "unfit": [entry["name"] for entry in metadata["tensors"] if not _fits(_pattern(report.config), entry)],
         "tensors": _shortened(metadata["tensors"]),
         "left_out": max(0, len(metadata["tensors"]) - _MOST_LAYERS),
         "mask_sha256": metadata.get("mask_sha256"),
@@ -186,6 +198,15 @@ def _share(config: dict[str, Any]) -> Markdown | None:
     if isinstance(floor := settings.get("row_floor"), int) and floor:
         sentence += f" Every filter and every output kept at least {floor} of its weights."
     return Markdown(sentence)
+
+
+def _pattern(config: dict[str, Any]) -> Pattern:
+    return pattern_of(config.get("pattern"))
+
+
+def _fits(pattern: Pattern, entry: dict[str, Any]) -> bool:
+    """Whether a pattern divides a tensor without a rest."""
+    return pattern.covers(entry["shape"]) == entry["weights"]
 
 
 def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:

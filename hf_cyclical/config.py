@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from .core import PruningError, recipes
 from .core.choices import Choice, Largest, Steered
 from .core.momentum import MASK
+from .core.patterns import NofM, Pattern, pattern_of
 from .core.recipes import LrFactor, Recipe, Shape
 from .methods import DEFAULT_METHOD, DEFAULT_SHARE, METHODS, SCOPES, SHARES, applies
 
@@ -51,7 +52,8 @@ class PruningConfig:
     target_sparsity: float | None = field(
         default=None,
         metadata=_help(
-            "Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given (s_t in the paper)."
+            "Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given, or what pattern n:m fixes "
+            "(s_t in the paper)."
         ),
     )
     cycles: int | None = field(
@@ -120,6 +122,16 @@ class PruningConfig:
             "off, and is Algorithm 1 as printed."
         ),
     )
+    pattern: str | None = field(
+        default=None,
+        metadata=_help(
+            "How the zeros are arranged; anywhere if not given. n:m, such as 2:4: of every m consecutive inputs of an "
+            "output (channels, at each position of a convolution's kernel) n stay. It fixes target_sparsity to 1 - "
+            "n/m, and at sparsity s a group has lost round(s * m) weights. BxC, such as 4x1 or 16x1: blocks of B "
+            "consecutive outputs and C consecutive inputs stay or go together, by the sum of their magnitudes. "
+            "Weights that fill no group or block, where it does not divide a layer, are pruned unstructured."
+        ),
+    )
     include: list[str] | None = field(
         default=None,
         metadata=_help("Globs on the names of the layers to prune; all linear and convolution layers if not given."),
@@ -169,9 +181,15 @@ class PruningConfig:
         return tuple((pattern, float(value)) for pattern, _, value in map(_parted, self.layer_sparsity or ()))
 
     @property
+    def arrangement(self) -> Pattern:
+        """`pattern` as what chooses masks."""
+        return pattern_of(self.pattern)
+
+    @property
     def choice(self) -> Choice:
         """Which weights stay at a sparsity."""
-        choice = Largest(share=SHARES[self.resolved("share")].share, row_floor=self.resolved("row_floor"))
+        share, row_floor = SHARES[self.resolved("share")].share, self.resolved("row_floor")
+        choice = Largest(share=share, row_floor=row_floor, pattern=self.arrangement)
         if not self.layer_sparsity:
             return choice
         return Steered(choice, self.layer_targets, self.resolved("target_sparsity"))
@@ -181,6 +199,8 @@ class PruningConfig:
         value = getattr(self, name)
         if value is not None:
             return value
+        if name == "target_sparsity" and self.arrangement.sparsity is not None:
+            return self.arrangement.sparsity
         if name in METHODS[self.method].defaults:
             return METHODS[self.method].defaults[name]
         if name == "init_sparsity" and self.resolved("cycles") > 1:
@@ -270,6 +290,8 @@ class PruningConfig:
             if value not in allowed and not (value is None and name != "method"):
                 _refuse_unknown(name, value, allowed)
 
+        if not isinstance(self.pattern, str | None):
+            _refuse("pattern", self.pattern, "must be text", "write '2:4' or '4x1'")
         if not isinstance(self.mask_momentum, bool | None):
             _refuse("mask_momentum", self.mask_momentum, "must be true or false", "write one of them")
         for name in ("include", "exclude", "layer_sparsity"):
@@ -317,6 +339,8 @@ class PruningConfig:
             value = getattr(self, name)
             if value is not None and value is not False and not applies(self.method, name):
                 _refuse(name, value, f"has no meaning for method {self.method}", "leave it out")
+        if isinstance(self.arrangement, NofM):
+            self._check_fixed_sparsity(self.arrangement)
         if self.init_sparsity is not None and self.cycles == 1:
             _refuse("init_sparsity", self.init_sparsity, "is for cycles 2 to k, and cycles is 1", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity"):
@@ -339,6 +363,20 @@ class PruningConfig:
         if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
             _refuse(name, getattr(self, name), f"would undo the zeros that method {self.method} keeps", "leave it out")
+
+    def _check_fixed_sparsity(self, pattern: NofM) -> None:
+        if not math.isclose(self.resolved("target_sparsity"), pattern.sparsity, abs_tol=1e-6):
+            rule = f"contradicts pattern {pattern}, whose sparsity is {pattern.sparsity:g}"
+            _refuse("target_sparsity", self.target_sparsity, rule, "leave it out")
+        if self.resolved("share") != "uniform":
+            rule = f"has no meaning for pattern {pattern}, which prunes every layer alike"
+            _refuse("share", self.share, rule, "use uniform, or leave it out")
+        if self.layer_sparsity:
+            rule = f"has no meaning for pattern {pattern}, which prunes every layer alike"
+            _refuse("layer_sparsity", self.layer_sparsity, rule, "leave it out, or exclude layers that stay dense")
+        if self.resolved("row_floor") > pattern.n:
+            rule = f"is more than pattern {pattern} keeps of each group"
+            _refuse("row_floor", self.row_floor, rule, f"use {pattern.n} at most, or leave it out")
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:

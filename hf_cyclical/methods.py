@@ -16,7 +16,7 @@ Settings = Callable[[str], Any]
 """A setting by its name, with the default in place of None: `PruningConfig.resolved`."""
 
 _LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor"})
-_CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity"})
+_CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity", "pattern"})
 _RISE = frozenset({"schedule", "delta_t", "ramp_fraction", "mask_momentum"}) | _CHOICE | _LR
 
 

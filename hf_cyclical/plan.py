@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from .config import PruningConfig
-from .core import Recipe
+from .core import Pattern, Recipe
 from .core.choices import View, layer_targets
-from .core.selection import floor_kept
 from .distributed import describe_processes
 from .methods import METHODS, SHARES
 from .report import align
@@ -31,17 +30,17 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters())
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
-    kept, row_floor = _kept(config, params), config.resolved("row_floor") or 0
-    goal = (
-        "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, share {config.resolved('share')}"
-    )
+    kept = _kept(config, params)
+    arranged = f", {config.arrangement.words}" if config.pattern else ""
+    goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
+    goal = "keep the zeros it has" if recipe.keep_zeros else goal
     lines = [
         f"Plan: {config.method}, {goal}",
         f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
-        _indent(align(_layer_rows(params, kept, row_floor))),
+        _indent(align(_layer_rows(params, kept, config))),
         "",
         *_layer_lines(trainer, params, kept),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
@@ -56,10 +55,11 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int) -> list[list[str]]:
+def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int], config: PruningConfig) -> list[list[str]]:
+    row_floor = config.resolved("row_floor") or 0
     rows = [["layer", "shape", "weights", "kept at the end"]]
     for name, p in params.items():
-        by_rank = f"by rank, {max(floor_kept(p.shape, row_floor), 1):,} or more"
+        by_rank = f"by rank, {config.arrangement.least(p.shape, row_floor):,} or more"
         left = f"{kept[name]:,}" if name in kept else by_rank
         rows.append([name, "x".join(map(str, p.shape)), f"{p.numel():,}", left])
     return rows
@@ -87,7 +87,15 @@ def _layer_lines(trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], 
     lines = [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
     printed = _kept(replace(config, row_floor=0), params)
     lines += _row_lines(params, printed, config.resolved("row_floor"), classifier(trainer.model, params))
+    lines += _unfit_lines(config.arrangement, params)
     return [*lines, ""] if lines else []
+
+
+def _unfit_lines(pattern: Pattern, params: Mapping[str, Tensor]) -> list[str]:
+    """The layers of which some weights do not have the pattern."""
+    rest = {name: p.numel() - pattern.covers(p.shape) for name, p in params.items()}
+    which = ", ".join(f"{name} {n:,}" for name, n in rest.items() if n)
+    return [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}."] if which else []
 
 
 def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:

@@ -16,7 +16,8 @@ from .checkpoint import check_state, has_state, load_state, save_state
 from .config import PruningConfig
 from .core import TVPGD, PruningError, Recipe, RecoveryTracker, prunable_parameters, refuse_non_finite
 from .core.choices import layer_targets
-from .core.masks import refuse_unreachable
+from .core.layers import refuse_transposed
+from .core.patterns import refuse_unfit
 from .core.processes import local
 from .distributed import broadcast_buffers, copies, prepare_for_fsdp, refuse_untested
 from .manifest import newest_checkpoint
@@ -305,10 +306,14 @@ class CyclicalPruningTrainer(PushingTrainer):
         refuse_non_finite(params)
         if not METHODS[self.pruning.method].keeps_zeros:
             row_floor, own = self.pruning.resolved("row_floor"), layer_targets(params, self.pruning.layer_targets)
+            pattern = self.pruning.arrangement
+            if self.pruning.pattern:
+                refuse_transposed(self._unwrapped(), params)
+                refuse_unfit(pattern, params)
             for name, target in own.items():
-                refuse_unreachable({name: params[name]}, target, row_floor, of=f" of {name}")
+                pattern.refuse({name: params[name]}, target, row_floor, of=f" of {name}")
             others = {name: p for name, p in params.items() if name not in own}
-            refuse_unreachable(others, self.pruning.resolved("target_sparsity"), row_floor)
+            pattern.refuse(others, self.pruning.resolved("target_sparsity"), row_floor)
         elif not zeros(params):
             raise PruningError(
                 f"method {self.pruning.method!r} keeps the zeros of a model, and this one has none: load a sparse model"

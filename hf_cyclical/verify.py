@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .core import PruningError
+from .core import NofM, PruningError, pattern_of
 from .loading import find_files
 from .metadata import count_weights, short_form
 from .model_files import CONFIG, WEIGHTS
 from .packed.codec import MAX_BYTES
-from .packed.files import describe_weights, header_metadata
+from .packed.files import describe_weights, header_metadata, iterate_tensors
 from .packed.folders import MAX_CONFIG_BYTES
 from .report import align
 from .sparsity_schema import (
@@ -88,10 +88,21 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
     comparison.fields("achieved", recorded["achieved"], achieved)
     comparison.field("mask_sha256", recorded["mask_sha256"], found["mask_sha256"])
     comparison.field("method", recorded["method"], recorded["settings"].get("method"))
+    pattern = _fixed_pattern(recorded["settings"])
+    if pattern is not None:
+        named = ((name, w) for name, w in iterate_tensors(files[WEIGHTS], max_bytes=max_bytes) if name in set(names))
+        comparison.field(f"groups beyond {pattern}", 0, sum(pattern.broken(w) for _, w in named))
     comparison.fields("weights", recorded["weights"], weights)
     comparison.fields(CONFIG, config.get(KEY), short_form(found))
     comparison.fields("header", _parse_header(header), {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
     return Verification(str(source), tuple(comparison.rows), tuple(comparison.differences))
+
+
+def _fixed_pattern(settings: dict[str, Any]) -> NofM | None:
+    """The pattern n:m of the settings, which every group of weights can be held against."""
+    text = settings.get("pattern")
+    pattern = pattern_of(text) if isinstance(text, str) else None
+    return pattern if isinstance(pattern, NofM) else None
 
 
 def _parse_header(text: str | None) -> Any:

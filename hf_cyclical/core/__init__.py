@@ -6,6 +6,7 @@ from .errors import PruningError
 from .layers import prunable_parameters
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
 from .momentum import KEEP, MASK, Moments
+from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of
 from .recipes import Recipe
 from .recipes import cyclical as cyclical
 from .recipes import cyclical_lr as cyclical_lr
@@ -29,11 +30,15 @@ __all__ = [
     "KEEP",
     "MASK",
     "TVPGD",
+    "UNSTRUCTURED",
+    "Blocks",
     "Choice",
     "CycleRecovery",
     "Largest",
     "Layers",
     "Moments",
+    "NofM",
+    "Pattern",
     "PruningError",
     "Recipe",
     "RecoveryTracker",
@@ -46,6 +51,7 @@ __all__ = [
     "lamp",
     "magprune",
     "mask_distance",
+    "pattern_of",
     "prunable_parameters",
     "ranked",
     "refuse_non_finite",

@@ -1,7 +1,7 @@
 """Choices: line 5 of Algorithm 1, which weights stay.
 
 A choice is composed of plain values: what weights are ranked by (`score`), how many go in each layer (`share`), what
-every row keeps (`row_floor`). `TVPGD` calls it and never asks which one it has.
+every row keeps (`row_floor`), how the zeros are arranged (`pattern`). `TVPGD` calls it and never asks which one it has.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .layers import matches
-from .masks import magprune
+from .patterns import UNSTRUCTURED, Pattern
 from .selection import Masks
 from .shares import Share, uniform
 
@@ -53,14 +53,16 @@ class Largest:
         score: What weights are ranked by.
         share: How many go in each layer.
         row_floor: How many of its largest weights every row keeps; 0 is Algorithm 1 as printed.
+        pattern: How the zeros are arranged.
     """
 
     score: Score = magnitude
     share: Share = uniform
     row_floor: int = 0
+    pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
-        magprune(self.score(view), s, self.share, row_floor=self.row_floor, out=out)
+        self.pattern(self.score(view), s, self.share, self.row_floor, out)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,15 @@
 """Which parameters of a model are pruned: the weights of its convolutions and linear maps, by name."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import PruningError
 
-PRUNABLE = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 
 
 def prunable_parameters(
@@ -61,6 +54,14 @@ def prunable_parameters(
             "none of them with trainable weights"
         )
     return dict(chosen.values())
+
+
+def refuse_transposed(model: nn.Module, params: Mapping[str, Tensor]) -> None:
+    """Raise a PruningError if some of the weights have their inputs first, where patterns look for outputs."""
+    chosen = {id(p) for p in params.values()}
+    for name, module in model.named_modules():
+        if isinstance(module, _TRANSPOSED) and id(module.weight) in chosen:
+            raise PruningError(f"pattern does not fit {name}, a transposed convolution: exclude it, or use none")
 
 
 def matches(field: str, patterns: Sequence[str], layers: Collection[str]) -> set[str]:

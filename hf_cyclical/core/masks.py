@@ -6,7 +6,8 @@ and run chooses the same masks. A share says how the k are shared out among laye
 weights of every row.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np  # noqa: TID251 - torch brings it along, and multiplies by a bool mask more slowly
@@ -45,25 +46,40 @@ def magprune(
         PruningError: If a layer holds NaN or infinite weights, which have no rank, or if `s` leaves fewer weights than
             the floor of the rows keeps.
     """
-    _check(s, row_floor)
+    check_sparsity(s, row_floor)
     if row_floor:
-        refuse_unreachable(params, s, row_floor)
+        refuse_unreachable({name: p.shape for name, p in params.items()}, s, row_floor)
     parts = {name: local(p) for name, p in params.items()}
     shards = Shards.of(params.values())
     masks = {name: torch.empty_like(w, dtype=torch.bool) for name, w in parts.items()} if out is None else out
-    lost = share(Layers({name: p.shape for name, p in params.items()}, parts, row_floor, shards), s)
-    for name, w in parts.items():
-        keep_largest({name: w}, lost[name], masks, shards, row_floor)
+    prune_shares(Layers({name: p.shape for name, p in params.items()}, parts, row_floor, shards), s, share, masks)
     return masks
 
 
-def refuse_unreachable(params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
-    """Raise a PruningError if a sparsity leaves fewer weights than the rows keep; `of` says in it of what."""
-    total = sum(p.numel() for p in params.values())
-    held = sum(floor_kept(p.shape, row_floor) for p in params.values())
+def prune_shares(layers: Layers, s: float, share: Share, masks: Masks) -> None:
+    """Write the masks that drop, of every layer, the smallest scores, as many as its share of `s`."""
+    lost = share(layers, s)
+    for name, scores in layers.scores.items():
+        keep_largest({name: scores}, lost[name], masks, layers.shards, layers.row_floor)
+
+
+def refuse_unreachable(
+    shapes: Mapping[str, Sequence[int]], s: float, row_floor: int, of: str = "", units: str = "weights"
+) -> None:
+    """Raise a PruningError if a sparsity leaves fewer weights than the rows keep.
+
+    Args:
+        shapes: Of the weights, or of tensors of other units.
+        s: Sparsity.
+        row_floor: Units that every row keeps.
+        of: Says in the error of what the sparsity is.
+        units: What they are called in it.
+    """
+    total = sum(math.prod(shape) for shape in shapes.values())
+    held = sum(floor_kept(shape, row_floor) for shape in shapes.values())
     if total - round(s * total) < held:
         raise PruningError(
-            f"sparsity {s:g}{of} leaves {total - round(s * total):,} of {total:,} weights, and row_floor {row_floor} "
+            f"sparsity {s:g}{of} leaves {total - round(s * total):,} of {total:,} {units}, and row_floor {row_floor} "
             f"keeps {held:,}: use a sparsity of at most {int(1e4 * (1 - held / total)) / 1e4:g}, or row_floor 0"
         )
 
@@ -115,7 +131,8 @@ def _numpy_buffer(size: int) -> Iterator[None]:
         np.setbufsize(before)
 
 
-def _check(s: float, row_floor: int) -> None:
+def check_sparsity(s: float, row_floor: int) -> None:
+    """Raise a PruningError if a sparsity is no fraction, or a floor no number of weights."""
     if not 0 <= s <= 1:
         raise PruningError(f"sparsity {s!r} is outside [0, 1]: give a fraction, such as 0.9 for 90 %")
     if row_floor < 0:
