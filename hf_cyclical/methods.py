@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from .core import acdc, recipes, shares
+from .core import acdc, erk, lamp, ranked, recipes, uniform
 from .core.recipes import LrFactor, Recipe
 from .core.shares import Share
 
@@ -153,24 +153,24 @@ _RANKED = "Weights of all layers were ranked together, so that some layers are s
 SHARES: Mapping[str, ShareKind] = MappingProxyType(
     {
         "uniform": ShareKind(
-            shares.uniform,
+            uniform,
             "every layer is pruned to the same sparsity, as in the paper",
             "Every layer was pruned to the same sparsity, except for rounding.",
             ahead=True,
         ),
         "erk": ShareKind(
-            shares.erk,
+            erk,
             "layers with more weights for their dimensions are sparser (Erdos-Renyi kernel, Evci et al. 2020)",
             "Layers with more weights for their dimensions are sparser (Erdos-Renyi kernel).",
             ahead=True,
         ),
         "lamp": ShareKind(
-            shares.lamp,
+            lamp,
             "weights of all layers compete by magnitudes that are adapted to their layer (LAMP, Lee et al. 2021)",
             _RANKED,
             splits=False,
         ),
-        "global": ShareKind(shares.ranked, "weights of all layers compete by their magnitudes", _RANKED),
+        "global": ShareKind(ranked, "weights of all layers compete by their magnitudes", _RANKED),
     }
 )
 DEFAULT_SHARE = "uniform"
