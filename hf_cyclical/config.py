@@ -139,7 +139,9 @@ class PruningConfig:
         metadata=_help(
             "Mask the optimizer's momentum with the weights, so that a weight returns with the steps since it was last "
             "masked and not with the sum of all since it was pruned. If not given, true where weights can return and "
-            "the optimizer has a momentum. False is Algorithm 1 as printed."
+            "the optimizer has a momentum. False is Algorithm 1 as printed.",
+            nargs="?",
+            const=True,
         ),
     )
     ema_decay: float | None = field(

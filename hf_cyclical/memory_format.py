@@ -5,9 +5,19 @@ from torch import Tensor, channels_last, nn
 __all__ = ["is_convolutional", "with_channels_last"]
 
 
+_FEWEST = 16  # channels of a strided 1x1 convolution
+
+
 def is_convolutional(model: nn.Module) -> bool:
-    """Whether a model has several 2-D convolutions; the only one of a transformer cuts the image into patches."""
-    return sum(isinstance(module, nn.Conv2d) for module in model.modules()) > 1
+    """Whether a model has several 2-D convolutions; the only one of a transformer cuts the image into patches.
+
+    One of a kind that torch 2.15 cannot differentiate on a CPU with the channels innermost (it ends the process) makes
+    it False: a strided 1x1 convolution of fewer than 16 channels.
+    """
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return len(convolutions) > 1 and not any(
+        conv.kernel_size == (1, 1) and conv.stride != (1, 1) and conv.in_channels < _FEWEST for conv in convolutions
+    )
 
 
 def with_channels_last(values: Tensor) -> Tensor:

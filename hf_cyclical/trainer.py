@@ -26,8 +26,10 @@ from .optimizers import fitting, refuse_other_schedules, refuse_planned_optimize
 from .pushing_trainer import PushingTrainer
 from .report import CycleReport, PruningReport
 from .run_report import layer_reports, new_report, row_report, zeros
+from .tested_versions import warn_of_newer
 
 logger = logging.getLogger(__name__)
+warn_of_newer()
 
 _GATED = "hf_cyclical.callback.TargetEarlyStoppingCallback"
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")

@@ -92,3 +92,30 @@ def test_what_cannot_be_converted_is_said_in_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_resnet_passes_gradients_back_in_the_layout_of_its_activations(layout):
+    torch.manual_seed(0)
+    model = timm.create_model("cifar_resnet8")
+    strides = []
+
+    def compare(module, inputs, output):
+        output.register_hook(lambda gradient: strides.append((output.stride(), gradient.stride())))
+
+    for stage in (model.layer1, model.layer2, model.layer3):
+        stage.register_forward_hook(compare)
+    model(images(32).contiguous(memory_format=layout)).square().sum().backward()
+    assert len(strides) == 3
+    assert all(output == gradient for output, gradient in strides)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_resnet_block_is_that_of_he_et_al_without_parameters_in_the_shortcut(layout):
+    torch.manual_seed(0)
+    block = timm.create_model("cifar_resnet8").layer2[0]
+    x = torch.randn(2, 16, 9, 9)
+    y = block.bn2(block.conv2(block.bn1(block.conv1(x)).relu()))
+    shortcut = torch.zeros_like(y)
+    shortcut[:, 8:24] = x[:, :, ::2, ::2]
+    assert same(block(x.contiguous(memory_format=layout)), (y + shortcut).relu())

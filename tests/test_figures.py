@@ -170,7 +170,7 @@ def test_layers_are_bars_in_the_models_order(report):
     assert shown_layers(draw_layers(report)) == [
         ("conv", round(100 * 29 / 36, 9), "80.56 %, 7 of 36"),
         ("hidden", round(100 * 1229 / 1536, 9), "80.01 %, 307 of 1,536"),
-        ("head", round(100 * 58 / 72, 9), "80.56 %, 14 of 72"),
+        ("head", round(100 * 57 / 72, 9), "79.17 %, 15 of 72"),  # 329 of 1,644 stay, shared out by largest remainder
     ]
 
 

@@ -29,7 +29,10 @@ class CifarNet(nn.Module):
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        pooled = torch.mean(x, dim=(2, 3))
+        # A mean has a contiguous gradient. Where the channels are innermost it must be contiguous in that order, or the
+        # shortcuts would carry it back through all blocks in another layout than their activations have.
+        innermost = x.is_contiguous(memory_format=torch.channels_last)
+        pooled = x.permute(0, 2, 3, 1).mean(dim=(1, 2)) if innermost else x.mean(dim=(2, 3))
         return pooled if pre_logits else self.fc(pooled)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -25,7 +25,8 @@ class Block(nn.Module):
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
         if self.stride > 1 or self.new_channels:
             half = self.new_channels // 2
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.new_channels - half))
+            # Every second pixel is a pooling of one, whose gradient, unlike a slice's, keeps the layout of x.
+            x = F.pad(F.avg_pool2d(x, 1, self.stride), (0, 0, 0, 0, half, self.new_channels - half))
         y += x
         return F.relu(y, inplace=True)
 

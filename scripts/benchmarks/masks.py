@@ -22,14 +22,15 @@ from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, mag
 
 from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 
-WEIGHTS = {"Gaussian weights": 0.0, "90 % of them zero": 0.9}
+CHANNELS_LAST = {"channels innermost": {"channels_last": True}}  # which torch.nn.utils.prune does not take
+WEIGHTS = {"Gaussian weights": {}, "90 % of them zero": {"zeros": 0.9}}
 
 
 def choose_masks(options: argparse.Namespace) -> list[Row]:
     """Speed of a choice of local masks for a ResNet-50."""
     rows = []
-    for kind, zeros in WEIGHTS.items():
-        model, weights = resnet50(zeros)
+    for kind, made in WEIGHTS.items():
+        model, weights = resnet50(**made)
         count = sum(w.numel() for w in weights.values())
         layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in weights}
         ours = {name: torch.empty_like(w, dtype=torch.bool) for name, w in weights.items()}
@@ -38,11 +39,20 @@ def choose_masks(options: argparse.Namespace) -> list[Row]:
         turns = take_turns(partial(seconds, choose), partial(torch_prune, layers, weights, theirs), 7)
         speeds = [(count / 1e6 / a, count / 1e6 / b) for a, b in turns]
         rows.append(row(f"magprune / l1_unstructured, {kind}", "M weights/s", speeds, (">=", 3)))
-        if not zeros:  # where many weights are equal, torch drops any of them; even here a tie at the threshold occurs
+        if not made:  # where many weights are equal, torch drops any of them; even here a tie at the threshold occurs
             tied = {name: w.abs() == w.abs()[ours[name]].min() for name, w in weights.items()}
             differ = sum(int(((ours[name] ^ theirs[name]) & ~tied[name]).count_nonzero()) for name in weights)
             rows.append(ratio("masks that differ / all, ties aside", "weights", differ, count, ("<=", 0)))
-    return rows
+    return [*rows, choose_in_layouts()]
+
+
+def choose_in_layouts() -> Row:
+    measured, baseline = (resnet50(channels_last=innermost)[1] for innermost in (True, False))
+    count = sum(w.numel() for w in measured.values())
+    masks = [{name: torch.empty_like(w, dtype=torch.bool) for name, w in x.items()} for x in (measured, baseline)]
+    choices = [partial(magprune, x, SPARSITY, out=out) for x, out in zip((measured, baseline), masks, strict=True)]
+    speeds = [(count / 1e6 / a, count / 1e6 / b) for a, b in take_turns(*(partial(seconds, c) for c in choices), 7)]
+    return row("magprune, channels innermost / contiguous", "M weights/s", speeds, (">=", 0.9))
 
 
 def torch_prune(layers: dict[str, nn.Module], weights: dict[str, Tensor], masks: dict[str, Tensor]) -> float:
@@ -57,17 +67,27 @@ def torch_prune(layers: dict[str, nn.Module], weights: dict[str, Tensor], masks:
 
 def apply(options: argparse.Namespace) -> list[Row]:
     """Time to apply the masks of a ResNet-50 in place."""
-    _, weights = resnet50()
-    masks = magprune(weights, SPARSITY)
-    factors = {name: mask.float() for name, mask in masks.items()}
-    ours, theirs = partial(apply_masks_, weights, masks), lambda: [w.mul_(factors[name]) for name, w in weights.items()]
-    turns = take_turns(partial(seconds, ours), partial(seconds, theirs), 51)
-    return [row("apply_masks_ / mul_ by masks of floats", "s", turns, ("<=", 1.5))]
+    rows = []
+    for kind, made in {"Gaussian weights": {}, **CHANNELS_LAST}.items():
+        _, weights = resnet50(**made)
+        masks = magprune(weights, SPARSITY)
+        factors = {name: mask.float() for name, mask in masks.items()}
+        ours, theirs = partial(apply_masks_, weights, masks), partial(multiply, weights, factors)
+        turns = take_turns(partial(seconds, ours), partial(seconds, theirs), 51)
+        rows.append(row(f"apply_masks_ / mul_ by masks of floats, {kind}", "s", turns, ("<=", 1.5)))
+    return rows
 
 
-def resnet50(zeros: float = 0.0) -> tuple[nn.Module, dict[str, Tensor]]:
+def multiply(weights: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
+    for name, w in weights.items():
+        w.mul_(factors[name])
+
+
+def resnet50(zeros: float = 0.0, channels_last: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
     """A ResNet-50 with Gaussian weights, a share of them zero, and the 25.5 million that are pruned."""
     model = timm.create_model("resnet50")
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)
     weights = {name: p.detach() for name, p in prunable_parameters(model).items()}
     for w in weights.values():
         w.normal_().mul_(torch.rand_like(w) >= zeros)
@@ -87,9 +107,10 @@ def memory(options: argparse.Namespace) -> list[Row]:
     kept = sum(size for address, size in storages(pruner, tracker).items() if address not in not_ours)
     count, largest = sum(w.numel() for w in weights.values()), max(w.nbytes for w in weights.values())
     rows = [ratio("kept / prunable weights", "bytes", kept, count, ("<=", 2))]
-    for kind, zeros in WEIGHTS.items():
-        fresh = resnet50(zeros)[1]
-        peak = peak_bytes(partial(magprune, fresh, SPARSITY, out=pruner.masks))
+    for kind, made in (WEIGHTS | CHANNELS_LAST).items():
+        fresh = resnet50(**made)[1]
+        masks = {name: torch.empty_like(w, dtype=torch.bool) for name, w in fresh.items()}
+        peak = peak_bytes(partial(magprune, fresh, SPARSITY, out=masks))
         rows.append(ratio(f"peak / largest layer, {kind}", "bytes", peak, largest, ("<=", 3)))
     return rows
 
