@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass as from_dense
+from torch.sparse._semi_structured_conversions import sparse_semi_structured_to_dense_cutlass as to_dense
 
 from hf_cyclical.core import (
     UNSTRUCTURED,
@@ -176,14 +178,14 @@ def test_large_layers_are_pruned_in_parts():
 
 
 def test_a_2_of_4_weight_fulfils_the_rule_of_semi_structured_tensors():
-    # torch compresses 4 consecutive weights of a row of a 2-D weight into 2 values and their indices.
-    layer = nn.Linear(128, 64)
-    with torch.no_grad():
-        mask = choose(NofM(2, 4), {"w": layer.weight}, 0.5)["w"]
-        layer.weight.mul_(mask)
-    assert int((layer.weight.view(64, 32, 4) != 0).sum(2).max()) == 2
-    assert NofM(2, 4).broken(layer.weight) == 0
-    assert NofM(1, 4).broken(layer.weight) == 64 * 32
+    # torch compresses 4 consecutive weights of a row into 2 values and their indices; the tensor itself needs a GPU.
+    w = nn.Linear(128, 64).weight.detach().half()
+    sparse = w * choose(NofM(2, 4), {"w": w}, 0.5)["w"]
+    assert int((sparse.view(64, 32, 4) != 0).sum(2).max()) == 2
+    assert torch.equal(to_dense(*from_dense(sparse)), sparse)
+    assert not torch.equal(to_dense(*from_dense(w)), w)
+    assert NofM(2, 4).broken(sparse) == 0
+    assert NofM(1, 4).broken(sparse) == 64 * 32
 
 
 @given(params=layers())
