@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,25 +10,13 @@ from typing import Any, Literal, get_args
 
 from hf_cyclical.core import recipes
 
-from .core import LAYER_FLOOR, LrFactor, PruningError, Recipe, Scope, Shape, default_layer_floor
+from .core import MASK, Choice, Largest, LrFactor, NofM, Pattern, PruningError, Recipe, Shape, Steered, pattern_of
+from .methods import DEFAULT_METHOD, DEFAULT_SHARE, METHODS, SCOPES, SHARES, applies
 
-Method = Literal["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
+logger = logging.getLogger(__name__)
+
 LrShape = Literal["drop", "cosine", "linear", "constant"]
 
-# Which settings each method has. One that it lacks must be left out: a setting without effect misleads.
-_LR = {"lr_shape", "lr_drop_at", "lr_drop_factor"}
-_TARGET = {"target_sparsity", "layer_floor", "row_floor"}
-_RISE = {"schedule", "delta_t", "ramp_fraction", "mask_momentum"} | _TARGET | _LR
-_SETTINGS: dict[Method, set[str]] = {
-    "cyclical": _RISE | {"cycles", "init_sparsity"},
-    "gradual": _RISE,
-    "gradual_recovery": _RISE,
-    "cyclical_lr": _RISE | {"cycles"},
-    "iterative": {"cycles"} | _TARGET | _LR,
-    "one_shot": _TARGET | _LR,
-    "pgd": {"mask_momentum"} | _TARGET,
-    "freeze": {"cycles"} | _LR,
-}
 _DEFAULTS: dict[str, Any] = {
     "target_sparsity": 0.9,
     "cycles": 5,
@@ -37,14 +26,12 @@ _DEFAULTS: dict[str, Any] = {
     "lr_shape": "drop",
     "lr_drop_at": 0.75,
     "lr_drop_factor": 0.1,
+    "share": DEFAULT_SHARE,
     "row_floor": 1,
     "mask_momentum": True,
 }
-
-
-def applies(method: str, name: str) -> bool:
-    """Whether a setting means something for a method; settings that all methods share always do."""
-    return all(name not in settings for settings in _SETTINGS.values()) or name in _SETTINGS.get(method, ())
+_METHOD_HELP = "; ".join(f"{name}: {row.help}" for name, row in METHODS.items())
+_SHARE_HELP = "; ".join(f"{name}: {row.help}" for name, row in SHARES.items())
 
 
 def _help(text: str, **metadata: Any) -> dict[str, Any]:
@@ -57,19 +44,14 @@ class PruningConfig:
 
     _argument_group_name = "pruning (PruningConfig)"
 
-    method: Method = field(
-        default="cyclical",
-        metadata=_help(
-            "Method of the paper. cyclical: s rises in each of several cycles; gradual: once, along Eq. 1; "
-            "gradual_recovery: dense between mask updates (appendix); cyclical_lr: later cycles only restart the "
-            "learning rate; iterative: a few prunings, each with its learning-rate cycle; one_shot: prune, then "
-            "fine-tune; pgd: masks at every update; freeze: keep the zeros that the model already has."
-        ),
+    method: str = field(
+        default=DEFAULT_METHOD, metadata=_help(f"How the model is pruned. {_METHOD_HELP}.", choices=list(METHODS))
     )
     target_sparsity: float | None = field(
         default=None,
         metadata=_help(
-            "Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given (s_t in the paper)."
+            "Fraction of the weights that are zero at the end, in [0, 1); 0.9 if not given, or what pattern n:m fixes "
+            "(s_t in the paper)."
         ),
     )
     cycles: int | None = field(
@@ -110,19 +92,24 @@ class PruningConfig:
     lr_drop_factor: float | None = field(
         default=None, metadata=_help("What the drop multiplies the learning rate by; 0.1 if not given.")
     )
-    scope: Scope = field(
-        default="local",
-        metadata=_help(
-            "local prunes every layer to the same sparsity, as the paper does; global ranks all weights together; lamp "
-            "does so with magnitudes that are adapted to their layer (LAMP, Lee et al. 2021), and has nothing to tune."
-        ),
-    )
-    layer_floor: float | None = field(
+    share: str | None = field(
         default=None,
         metadata=_help(
-            "With scope global, every layer keeps at least this fraction of an equal share of the weights that stay "
-            f"(their number over that of the layers), as a guard against collapse; if not given, 0, and {LAYER_FLOOR} "
-            "without row_floor. Not in the paper."
+            f"How the weights that go are shared out among the layers; {DEFAULT_SHARE} if not given. {_SHARE_HELP}.",
+            choices=list(SHARES),
+        ),
+    )
+    scope: str | None = field(
+        default=None,
+        metadata=_help(
+            "The former name of share: local is uniform, global and lamp are as they were.", choices=list(SCOPES)
+        ),
+    )
+    layer_sparsity: list[str] | None = field(
+        default=None,
+        metadata=_help(
+            "Targets that some layers have of their own, as pattern=fraction with a glob on layer names (layer1.*=0.8 "
+            "fc=0); the first that matches counts. They rise along the schedule, and target_sparsity is for all others."
         ),
     )
     row_floor: int | None = field(
@@ -131,6 +118,16 @@ class PruningConfig:
             "Every row of a weight, that is a filter or an output, keeps at least so many of its largest weights; 1 if "
             "not given. A filter that has lost all of them returns with far too large weights, or never. 0 turns it "
             "off, and is Algorithm 1 as printed."
+        ),
+    )
+    pattern: str | None = field(
+        default=None,
+        metadata=_help(
+            "How the zeros are arranged; anywhere if not given. n:m, such as 2:4: of every m consecutive inputs of an "
+            "output (channels, at each position of a convolution's kernel) n stay. It fixes target_sparsity to 1 - "
+            "n/m, and at sparsity s a group has lost round(s * m) weights. BxC, such as 4x1 or 16x1: blocks of B "
+            "consecutive outputs and C consecutive inputs stay or go together, by the sum of their magnitudes. "
+            "Weights that fill no group or block, where it does not divide a layer, are pruned unstructured."
         ),
     )
     include: list[str] | None = field(
@@ -166,6 +163,7 @@ class PruningConfig:
     )
 
     def __post_init__(self) -> None:
+        self._take_former_names()
         self._check_choices()
         self._check_numbers()
         self._check_contradictions()
@@ -173,21 +171,40 @@ class PruningConfig:
     @property
     def prunes(self) -> bool:
         """Whether there is anything to do: not for a target of 0, where training is dense throughout."""
-        return self.method == "freeze" or self.resolved("target_sparsity") > 0
+        return METHODS[self.method].keeps_zeros or self.resolved("target_sparsity") > 0
+
+    @property
+    def layer_targets(self) -> tuple[tuple[str, float], ...]:
+        """`layer_sparsity` as patterns and fractions."""
+        return tuple((pattern, float(value)) for pattern, _, value in map(_parted, self.layer_sparsity or ()))
+
+    @property
+    def arrangement(self) -> Pattern:
+        """`pattern` as what chooses masks."""
+        return pattern_of(self.pattern)
+
+    @property
+    def choice(self) -> Choice:
+        """Which weights stay at a sparsity."""
+        share, row_floor = SHARES[self.resolved("share")].share, self.resolved("row_floor")
+        choice = Largest(share=share, row_floor=row_floor, pattern=self.arrangement)
+        if not self.layer_sparsity:
+            return choice
+        return Steered(choice, self.layer_targets, self.resolved("target_sparsity"))
 
     def resolved(self, name: str) -> Any:
         """A setting with the default in place of `None`."""
         value = getattr(self, name)
         if value is not None:
             return value
-        if name == "cycles" and self.method == "freeze":
-            return 1
+        if name == "target_sparsity" and self.arrangement.sparsity is not None:
+            return self.arrangement.sparsity
+        if name in METHODS[self.method].defaults:
+            return METHODS[self.method].defaults[name]
         if name == "init_sparsity" and self.resolved("cycles") > 1:
             return 0.5 * self.resolved("target_sparsity") or None
         if name in ("lr_drop_at", "lr_drop_factor") and self.resolved("lr_shape") != "drop":
             return None
-        if name == "layer_floor" and self.scope == "global":
-            return default_layer_floor(self.resolved("row_floor") or 0)
         return _DEFAULTS.get(name)
 
     def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
@@ -200,17 +217,23 @@ class PruningConfig:
         dense = self._dense_updates(updates, epochs)
         T = updates - dense
         k = self._cycles
-        shortest = 1 if self.method in ("one_shot", "pgd", "freeze") else 2
+        shortest = METHODS[self.method].shortest
         if k * shortest > T:
             start = f" after {dense} dense ones" if dense else ""
             rule = f"takes at least {k * shortest} updates ({shortest} per cycle), and the run has {T}{start}"
             _refuse("cycles", k, rule, "train longer, use a smaller batch" + (", or lower cycles" if k > 1 else ""))
-        return recipes.with_dense_start(self._recipe(T, k), dense, lr=self._lr)
+        recipe = METHODS[self.method].build(self.resolved, T, self._lr)
+        if not recipe.keep_zeros:
+            recipe = dataclasses.replace(recipe, choose=self.choice)
+        if applies(self.method, "mask_momentum") and self.resolved("mask_momentum"):
+            recipe = dataclasses.replace(recipe, moments=MASK)
+        return recipes.with_dense_start(recipe, dense, lr=self._lr)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it, with the defaults in place of `None`: `PruningConfig(**config.to_dict())` is the same."""
         values = dataclasses.asdict(self)
         values |= {name: self.resolved(name) for name in values if applies(self.method, name)}
+        del values["scope"]  # in share
         return values
 
     @property
@@ -223,26 +246,6 @@ class PruningConfig:
             return recipes.lr_drop(self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
         shapes = {"cosine": recipes.lr_cosine, "linear": recipes.lr_linear, "constant": recipes.lr_constant}
         return shapes[self.resolved("lr_shape")]
-
-    def _recipe(self, T: int, k: int) -> Recipe:
-        s_t = self.resolved("target_sparsity")
-        rise = {
-            "delta_t": self.resolved("delta_t"),
-            "ramp": self.resolved("ramp_fraction"),
-            "shape": self.resolved("schedule"),
-            "lr": self._lr,
-        }
-        build: dict[Method, Callable[[], Recipe]] = {
-            "cyclical": lambda: recipes.cyclical(s_t, T, k=k, s_init=self.init_sparsity, **rise),
-            "gradual": lambda: recipes.gradual(s_t, T, **rise),
-            "gradual_recovery": lambda: recipes.gradual_recovery(s_t, T, **rise),
-            "cyclical_lr": lambda: recipes.cyclical_lr(s_t, T, k=k, **rise),
-            "iterative": lambda: recipes.iterative(s_t, T, k=k, lr=self._lr),
-            "one_shot": lambda: recipes.one_shot(s_t, T, lr=self._lr),
-            "pgd": lambda: recipes.pgd(s_t, T),
-            "freeze": lambda: recipes.freeze(T, k=k, lr=self._lr),
-        }
-        return build[self.method]()
 
     def _dense_updates(self, updates: int, epochs: float | None) -> int:
         if not self.dense_epochs:
@@ -261,17 +264,35 @@ class PruningConfig:
             )
         return dense
 
-    def _check_choices(self) -> None:
-        for name, choices in (("method", Method), ("schedule", Shape), ("lr_shape", LrShape), ("scope", Scope)):
-            value, allowed = getattr(self, name), get_args(choices)
-            if value not in allowed and not (value is None and name in ("schedule", "lr_shape")):
-                near = difflib.get_close_matches(str(value), allowed, n=1)
-                hint = f"did you mean {near[0]}?" if near else "choose one of them"
-                _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
+    def _take_former_names(self) -> None:
+        if self.scope is None:
+            return
+        if self.scope not in SCOPES:
+            _refuse_unknown("scope", self.scope, list(SCOPES))
+        share = SCOPES[self.scope]
+        if self.share not in (None, share):
+            _refuse("scope", self.scope, f"is the former name of share, and share is {self.share!r}", "leave it out")
+        logger.warning("scope %r is now called share %r: use that", self.scope, share)
+        object.__setattr__(self, "share", share)
+        object.__setattr__(self, "scope", None)
 
+    def _check_choices(self) -> None:
+        known = {
+            "method": list(METHODS),
+            "schedule": get_args(Shape),
+            "lr_shape": get_args(LrShape),
+            "share": list(SHARES),
+        }
+        for name, allowed in known.items():
+            value = getattr(self, name)
+            if value not in allowed and not (value is None and name != "method"):
+                _refuse_unknown(name, value, allowed)
+
+        if not isinstance(self.pattern, str | None):
+            _refuse("pattern", self.pattern, "must be text", "write '2:4' or '4x1'")
         if not isinstance(self.mask_momentum, bool | None):
             _refuse("mask_momentum", self.mask_momentum, "must be true or false", "write one of them")
-        for name in ("include", "exclude"):
+        for name in ("include", "exclude", "layer_sparsity"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or not all(isinstance(v, str) for v in value)):
                 _refuse(name, value, "must be a list of patterns", f"write [{value!r}]")
@@ -286,7 +307,10 @@ class PruningConfig:
         )
         self._check("lr_drop_at", lambda v: 0 < v <= 1, "in (0, 1]", "use 0.75 as the paper does")
         self._check("lr_drop_factor", lambda v: 0 <= v <= 1, "in [0, 1]", "use 0.1 as the paper does")
-        self._check("layer_floor", lambda v: 0 <= v <= 1, "in [0, 1]", f"use {LAYER_FLOOR}, or 0 to turn it off")
+        for text in self.layer_sparsity or ():
+            _, _, value = _parted(text)
+            if not _is_fraction(value):
+                _refuse("layer_sparsity", text, "must be a pattern, = and a fraction in [0, 1)", "write layer1.*=0.8")
         self._check(
             "row_floor", lambda v: v >= 0, "a whole number of at least 0", "use 1, or 0 to turn it off", whole=True
         )
@@ -309,20 +333,20 @@ class PruningConfig:
             _refuse(name, value, f"must be {rule}", remedy)
 
     def _check_contradictions(self) -> None:
-        for name in sorted(set().union(*_SETTINGS.values())):
+        for name in sorted(set().union(*(row.settings for row in METHODS.values()))):
             value = getattr(self, name)
             if value is not None and value is not False and not applies(self.method, name):
                 _refuse(name, value, f"has no meaning for method {self.method}", "leave it out")
+        if isinstance(self.arrangement, NofM):
+            self._check_fixed_sparsity(self.arrangement)
         if self.init_sparsity is not None and self.cycles == 1:
             _refuse("init_sparsity", self.init_sparsity, "is for cycles 2 to k, and cycles is 1", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= self.resolved("target_sparsity"):
             rule = f"must be below target_sparsity {self.resolved('target_sparsity')}"
             _refuse("init_sparsity", self.init_sparsity, rule, "lower it, so that weights can return in a cycle")
         for name in ("lr_drop_at", "lr_drop_factor"):
-            if getattr(self, name) is not None and self.lr_shape not in (None, "drop"):
-                _refuse(name, getattr(self, name), f"has no meaning for lr_shape {self.lr_shape}", "leave it out")
-        if self.layer_floor is not None and self.scope != "global":
-            _refuse("layer_floor", self.layer_floor, f"has no meaning for scope {self.scope}", "leave it out")
+            if getattr(self, name) is not None and (shape := self.resolved("lr_shape")) != "drop":
+                _refuse(name, getattr(self, name), f"has no meaning for lr_shape {shape}", "leave it out")
         if self.dense_epochs and self.dense_updates:
             _refuse(
                 "dense_updates",
@@ -330,13 +354,51 @@ class PruningConfig:
                 f"contradicts dense_epochs {self.dense_epochs:g}",
                 "give one of them",
             )
-        for name in ("ema_decay", "mask_momentum"):
+        for name in ("ema_decay", "mask_momentum", "layer_sparsity"):
             if getattr(self, name) and not self.prunes:
                 rule = "has no effect where nothing is pruned"
                 _refuse(name, getattr(self, name), rule, "raise target_sparsity above 0")
-        if self.method == "freeze" and (self.dense_epochs or self.dense_updates):
+        if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
             name = "dense_epochs" if self.dense_epochs else "dense_updates"
-            _refuse(name, getattr(self, name), "would undo the zeros that method freeze keeps", "leave it out")
+            _refuse(name, getattr(self, name), f"would undo the zeros that method {self.method} keeps", "leave it out")
+
+    def _check_fixed_sparsity(self, pattern: NofM) -> None:
+        if not math.isclose(self.resolved("target_sparsity"), pattern.sparsity, abs_tol=1e-6):
+            rule = f"contradicts pattern {pattern}, whose sparsity is {pattern.sparsity:g}"
+            _refuse("target_sparsity", self.target_sparsity, rule, "leave it out")
+        if self.resolved("share") != "uniform":
+            rule = f"has no meaning for pattern {pattern}, which prunes every layer alike"
+            _refuse("share", self.share, rule, "use uniform, or leave it out")
+        if self.layer_sparsity:
+            rule = f"has no meaning for pattern {pattern}, which prunes every layer alike"
+            _refuse("layer_sparsity", self.layer_sparsity, rule, "leave it out, or exclude layers that stay dense")
+        if self.resolved("row_floor") > pattern.n:
+            rule = f"is more than pattern {pattern} keeps of each group"
+            _refuse("row_floor", self.row_floor, rule, f"use {pattern.n} at most, or leave it out")
+
+
+def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as an earlier version has written them, under the names that they have now."""
+    scope = settings.get("scope")
+    renamed = {"share": SCOPES.get(scope, scope)} if isinstance(scope, str) else {}
+    return renamed | {name: value for name, value in settings.items() if name not in ("scope", "layer_floor")}
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    return text.rpartition("=")
+
+
+def _is_fraction(text: str) -> bool:
+    try:
+        return 0 <= float(text) < 1
+    except ValueError:
+        return False
+
+
+def _refuse_unknown(name: str, value: Any, allowed: Any) -> None:
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    hint = f"did you mean {near[0]}?" if near else "choose one of them"
+    _refuse(name, value, f"is not one of {', '.join(allowed)}", hint)
 
 
 def _refuse(name: str, value: Any, rule: str, remedy: str) -> Any:

@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
         for batch in skip_first_batches(loader, pruner.t % len(loader)):
             accelerator.backward(model(**batch).loss)
             optimizer.step()
-            pruner.step()
+            pruner.step(pruner.t)
             scheduler.step()
             optimizer.zero_grad()
             if pruner.t in (cycle.stop for cycle in recipe.cycles):

@@ -19,6 +19,7 @@ from benchmarks.common import Row
 from benchmarks.data import small_images
 from benchmarks.engine import engine
 from benchmarks.masks import apply, choose_masks, memory
+from benchmarks.precision import precision
 from benchmarks.scaling import scaling
 from benchmarks.storage import storage
 from benchmarks.training import overhead
@@ -26,6 +27,7 @@ from benchmarks.training import overhead
 USAGE_ERROR = 2
 BENCHMARKS = {
     "overhead": overhead,
+    "precision": precision,
     "magprune": choose_masks,
     "apply": apply,
     "memory": memory,

@@ -2,7 +2,7 @@
 
 python scripts/chaos.py --short                            # 30 kills of a small run
 python scripts/chaos.py --short --processes 2 --kills 10   # of two processes
-python scripts/chaos.py -- --scope global --seed 1         # the whole main job, with arguments of scripts/prune.py
+python scripts/chaos.py -- --share global --seed 1         # the whole main job, with arguments of scripts/prune.py
 
 An uninterrupted run comes first. Then runs are killed with SIGKILL, half of the time at any moment and half of the time
 just after a save has begun, and go on with --resume auto until they finish. Weights and zeros have to be the same bit

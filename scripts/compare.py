@@ -4,6 +4,7 @@ python scripts/compare.py                                  # every method on han
 python scripts/compare.py --preset list                    # the experiments
 python scripts/compare.py --preset cifar10-resnet20 --scale 0.1 --model_name_or_path FOLDER --seeds 1 2 3
 python scripts/compare.py --preset digits-schedules --sparsities 0.95
+python scripts/compare.py --updates 10000 --augment shift --weight_decay 1e-4 --delta_t 50 --sparsities 0.98
 accelerate launch --multi_gpu --num_processes 8 scripts/compare.py --preset imagenet-resnet50
 python scripts/compare.py --show FOLDER/results.json       # the table of runs that are done
 
@@ -28,10 +29,11 @@ from transformers import PrinterCallback, TrainerCallback
 
 from hf_cyclical import PruningError
 from hf_cyclical.cli import INTERRUPTED, Run, by_argument, fail, parse, parse_arguments
-from hf_cyclical.config import PruningConfig, applies
+from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import any_process, leave_group
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.formats import without_secrets, write_text
+from hf_cyclical.methods import applies
 from hf_cyclical.paper import (
     EXPERIMENTS,
     PRESETS,
@@ -89,6 +91,7 @@ class Comparison:
             dataset=self.more.get("dataset_name", [preset["dataset_name"]])[0],
             arguments=without_secrets(more),
             processes=PartialState().num_processes,
+            updates=options.updates,
         )
         self.variants = {variant.label: variant for variant in self.experiment.variants}
         self.cells = [Cell(v, s, seed) for seed in options.seeds for s in options.sparsities for v in options.methods]
@@ -98,7 +101,8 @@ class Comparison:
         variant = self.variants[cell.label]
         method = variant.settings["method"]
         settings: dict[str, list[Any]] = {name: [value] for name, value in variant.settings.items()}
-        settings |= {"pruning_epochs": [f"{self.options.scale * epochs_of(self.experiment, variant):g}"]}
+        epochs = f"{self.options.scale * epochs_of(self.experiment, variant):g}"
+        settings |= {"max_steps": [self.options.updates]} if self.options.updates else {"pruning_epochs": [epochs]}
         if "dense_epochs" in settings:
             settings["dense_epochs"] = [f"{self.options.scale * variant.settings['dense_epochs']:g}"]
         settings |= {name: values for name, values in self.more.items() if applies(method, name)}

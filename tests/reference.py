@@ -12,39 +12,33 @@ import torch
 from torch import Tensor, nn
 
 
-def magprune(
-    params: dict[str, Tensor], s: float, scope: str = "local", layer_floor: float | None = None, row_floor: int = 0
-) -> dict[str, Tensor]:
+def magprune(params: dict[str, Tensor], s: float, share: str = "uniform", row_floor: int = 0) -> dict[str, Tensor]:
     """Drop the round(s * n) first weights of a stable sort by |w| or score, sparing the last (largest) of every layer.
 
-    One is spared in each layer, in global scope `layer_floor` of an equal share of those that stay, if more, and the
-    `row_floor` largest of every row.
+    One is spared in each layer, and the `row_floor` largest of every row.
     """
-    if layer_floor is None:
-        layer_floor = 0.0 if row_floor else 0.5
     masks = {}
-    local = shares(params, s, row_floor)
-    for names in [[name] for name in params] if scope == "local" else [list(params)]:
+    known = {"uniform": shares, "erk": erk_shares}
+    stay = known[share](params, s, row_floor) if share in known else {}
+    for names in [[name] for name in params] if stay else [list(params)]:
         layers = [params[name].detach().flatten().abs().double() for name in names]
         tops = [row_tops(params[name].detach(), row_floor) for name in names]
-        order = lamp_order(layers, tops) if scope == "lamp" else torch.cat(layers).argsort(stable=True)
-        share = (len(order) - round(s * len(order))) / len(layers) if scope == "global" else 0
-        least = max(int(layer_floor * share), 1)
-        spared = torch.cat([spare(w, top, least) for w, top in zip(layers, tops, strict=True)])
+        order = lamp_order(layers, tops) if share == "lamp" else torch.cat(layers).argsort(stable=True)
+        spared = torch.cat([spare(w, top) for w, top in zip(layers, tops, strict=True)])
         keep = torch.ones(len(order), dtype=torch.bool)
-        k = len(order) - local[names[0]] if scope == "local" else round(s * len(order))
+        k = len(order) - stay[names[0]] if stay else round(s * len(order))
         keep[order[~spared[order]][:k]] = False
         for name, mask in zip(names, keep.split([len(w) for w in layers]), strict=True):
             masks[name] = mask.view(params[name].shape)
     return masks
 
 
-def spare(w: Tensor, top: Tensor, least: int) -> Tensor:
-    """The weights that a rank over several layers may not take: the tops of the rows, and the largest up to `least`."""
-    rest = [i for i in w.argsort(stable=True).tolist() if not top[i]]
-    missing = max(least - int(top.sum()), 0)
+def spare(w: Tensor, top: Tensor) -> Tensor:
+    """The weights that a rank over several layers may not take: the tops of the rows, or the largest without any."""
+    if top.any():
+        return top
     spared = top.clone()
-    spared[rest[max(len(rest) - missing, 0) :]] = True
+    spared[w.argsort(stable=True)[-1]] = True
     return spared
 
 
@@ -61,7 +55,7 @@ def row_tops(w: Tensor, n: int) -> Tensor:
 
 
 def shares(params: dict[str, Tensor], s: float, row_floor: int) -> dict[str, int]:
-    """How many weights each layer keeps in local scope; with a floor, by giving out one weight after the other."""
+    """How many weights each layer keeps by equal shares; with a floor, by giving out one weight after the other."""
     sizes = {name: p.numel() for name, p in params.items()}
     if not row_floor:
         return {name: n - round(s * n) for name, n in sizes.items()}
@@ -80,6 +74,30 @@ def shares(params: dict[str, Tensor], s: float, row_floor: int) -> dict[str, int
     kept = held | {name: math.floor(q) for name, q in quota.items()}
     while sum(kept.values()) < stay:
         kept[max(free, key=lambda name: quota[name] - kept[name])] += 1
+    return kept
+
+
+def erk_shares(params: dict[str, Tensor], s: float, row_floor: int) -> dict[str, int]:
+    """How many weights each layer keeps by ERK: the sum of its dimensions times one level for all, within bounds.
+
+    The level is found between the two breakpoints, where a layer reaches a bound, that enclose it.
+    """
+    sums = {name: sum(p.shape) for name, p in params.items()}
+    most = {name: p.numel() for name, p in params.items()}
+    least = {name: max(int(row_tops(p.detach(), row_floor).sum()), 1) for name, p in params.items()}
+    total = sum(most.values())
+    stay = max(total - round(s * total), sum(least.values()))
+
+    def at(level: Fraction) -> dict[str, Fraction]:
+        return {name: min(max(level * sums[name], Fraction(least[name])), Fraction(most[name])) for name in sums}
+
+    breakpoints = sorted({Fraction(bound[name], sums[name]) for bound in (least, most) for name in sums})
+    level = max(point for point in breakpoints if sum(at(point).values()) <= stay)
+    slope = sum(sums[name] for name in sums if least[name] <= level * sums[name] < most[name])
+    quota = at(level + (stay - sum(at(level).values())) / slope if slope else level)
+    kept = {name: math.floor(q) for name, q in quota.items()}
+    while sum(kept.values()) < stay:
+        kept[max(kept, key=lambda name: quota[name] - kept[name])] += 1
     return kept
 
 
@@ -161,7 +179,7 @@ def tv_pgd(
     *,
     names: Sequence[str],
     loss: Callable[[nn.Module, Any, Any], Tensor] = model_loss,
-    scope: str = "local",
+    share: str = "uniform",
     project_at: Callable[[int], bool] = lambda t: True,
     mask_momentum: bool = False,
     row_floor: int = 0,
@@ -175,7 +193,7 @@ def tv_pgd(
         method: Anything with s(t), eta(t) and update_at(t), such as `Cyclical`.
         names: Names of the parameters to prune.
         loss: The loss, from model, inputs and labels.
-        scope: "local" or "global".
+        share: "uniform", "erk", "ranked" (global) or "lamp".
         project_at: When line 7 is executed.
         mask_momentum: Whether line 7 is also executed on the optimizer's momentum.
         row_floor: How many weights every row keeps at least.
@@ -193,7 +211,7 @@ def tv_pgd(
             (loss(model, inputs, labels) / len(batches)).backward()
         optimizer.step()  # line 3
         if method.update_at(t):  # line 4
-            masks = magprune(params, method.s(t), scope, row_floor=row_floor)  # line 5
+            masks = magprune(params, method.s(t), share, row_floor=row_floor)  # line 5
         if project_at(t):
             for name, p in params.items():
                 p.data[~masks[name]] = 0  # line 7

@@ -99,9 +99,10 @@ def test_only_a_target_of_0_is_nothing_to_do(settings, prunes):
     [
         {},
         {"method": "freeze", "cycles": 2, "exclude": ["head"]},
-        {"method": "pgd", "target_sparsity": 0.5, "scope": "global"},
-        {"scope": "global", "layer_floor": 0.0},
-        {"scope": "lamp"},
+        {"method": "pgd", "target_sparsity": 0.5, "share": "global"},
+        {"share": "global"},
+        {"share": "lamp"},
+        {"method": "acdc", "share": "erk", "layer_sparsity": ["layer1.*=0.8", "fc=0"]},
         {
             "target_sparsity": 0.98,
             "cycles": 3,

@@ -1,14 +1,11 @@
 """Settings that PruningConfig refuses: bad values, contradictions, runs that are too short."""
 
-from typing import get_args
-
 import pytest
 
 from hf_cyclical import PruningConfig, PruningError
-from hf_cyclical.config import Method
-from hf_cyclical.core import LAYER_FLOOR
+from hf_cyclical.methods import METHODS as ROWS
 
-METHODS = list(get_args(Method))
+METHODS = list(ROWS)
 
 
 def refusal(make, *args, **kwargs):
@@ -45,8 +42,6 @@ def refusal(make, *args, **kwargs):
         ("lr_drop_at", 0.0, "must be in (0, 1]", "use 0.75"),
         ("lr_drop_at", 2, "must be in (0, 1]", "use 0.75"),
         ("lr_drop_factor", 10, "must be in [0, 1]", "use 0.1"),
-        ("layer_floor", -0.1, "must be in [0, 1]", "0 to turn it off"),
-        ("layer_floor", 10, "must be in [0, 1]", "0 to turn it off"),
         ("row_floor", -1, "must be a whole number of at least 0", "use 1, or 0 to turn it off"),
         ("row_floor", 0.5, "must be a whole number of at least 0", "use 1, or 0 to turn it off"),
         ("dense_epochs", -1, "must be 0 or more", "use 0"),
@@ -68,6 +63,7 @@ def test_a_bad_number_is_refused_with_field_value_rule_and_remedy(field, value, 
         ("method", "oneshot", "one_shot"),
         ("schedule", "cubical", "cubic"),
         ("lr_shape", "cosin", "cosine"),
+        ("share", "uniformly", "uniform"),
         ("scope", "locally", "local"),
     ],
 )
@@ -83,7 +79,8 @@ def test_an_unknown_name_is_refused_with_the_names_there_are_and_the_nearest(fie
         ("method", "xyz", METHODS),
         ("schedule", "xyz", ["cubic", "linear", "step", "constant"]),
         ("lr_shape", "xyz", ["drop", "cosine", "linear", "constant"]),
-        ("scope", None, ["local", "global", "lamp"]),
+        ("share", "xyz", ["uniform", "erk", "lamp", "global"]),
+        ("scope", "xyz", ["local", "global", "lamp"]),
         ("method", None, METHODS),
     ],
 )
@@ -116,7 +113,8 @@ def test_a_switch_is_true_or_false(value):
         ("pgd", "lr_shape", "constant"),
         ("freeze", "target_sparsity", 0.9),
         ("freeze", "delta_t", 100),
-        ("freeze", "layer_floor", 0.1),
+        ("freeze", "share", "uniform"),
+        ("freeze", "layer_sparsity", ["fc=0"]),
         ("freeze", "row_floor", 1),
         ("one_shot", "mask_momentum", True),
         ("iterative", "mask_momentum", True),
@@ -134,15 +132,6 @@ def test_an_init_sparsity_that_is_not_below_the_target_is_refused(init, target):
     shown = 0.9 if target is None else target
     assert message.startswith(f"init_sparsity {init} must be below target_sparsity {shown}: ")
     assert message.rpartition(": ")[2]
-
-
-@pytest.mark.parametrize("scope", ["local", "lamp"])
-def test_a_floor_is_on_in_global_scope_and_refused_where_it_has_no_effect(scope):
-    message = refusal(PruningConfig, scope=scope, layer_floor=0.2)
-    assert message == f"layer_floor 0.2 has no meaning for scope {scope}: leave it out"
-    assert PruningConfig(scope=scope).to_dict()["layer_floor"] is None
-    assert PruningConfig(scope="global", row_floor=0).to_dict()["layer_floor"] == LAYER_FLOOR > 0
-    assert PruningConfig(scope="global").to_dict()["layer_floor"] == 0  # the rows have one
 
 
 def test_dense_epochs_and_dense_updates_exclude_each_other():

@@ -14,10 +14,11 @@ import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_cyclical.config import PruningConfig, applies
-from hf_cyclical.core import PruningError
+from hf_cyclical.config import PruningConfig
+from hf_cyclical.core import PruningError, pattern_of
 from hf_cyclical.data import DataArguments
 from hf_cyclical.hub import refuse_settings
+from hf_cyclical.methods import METHODS, applies
 from hf_cyclical.paper import DEFAULT_PRESET, PRESETS
 from hf_cyclical.reports import align
 from hf_cyclical.training import newest_checkpoint
@@ -212,10 +213,12 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     if named.get("optim", PRESETS[name].settings["optim"]) != PRESETS[name].settings["optim"]:
         left_out.add("optim_args")  # those of another optimizer
     method = named.get("method", PruningConfig.method)
-    if {"dense_updates", "max_steps"} & set(named) or method == "freeze":
+    if {"dense_updates", "max_steps"} & set(named) or METHODS[method].keeps_zeros:
         left_out.add("dense_epochs")
     if {"num_train_epochs", "max_steps"} & set(named):
         left_out.add("pruning_epochs")
+    if pattern_of(named.get("pattern")).sparsity is not None:
+        left_out.add("target_sparsity")  # the pattern fixes it
     return {key: value for key, value in PRESETS[name].settings.items() if key not in left_out and applies(method, key)}
 
 

@@ -21,7 +21,8 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     """The arguments of the script itself, with the experiment's where there are none, and all other words."""
     parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--preset", default="digits", help="the experiment (digits); list prints them all")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the paper's epochs of pruning (1)")
+    parser.add_argument("--scale", type=float, help="fraction of the paper's epochs of pruning (1)")
+    parser.add_argument("--updates", type=int, metavar="N", help="updates of pruning, in place of the paper's epochs")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the experiment's columns or rows (all)")
     parser.add_argument("--sparsities", nargs="+", type=float, metavar="S", help="targets (those of the experiment)")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="seeds (those of the experiment)")
@@ -51,14 +52,28 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     for s in options.sparsities:
         if not 0 < s < 1:
             fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
-    if not 0 < options.scale < math.inf:
-        fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
+    _check_budget(options, experiment)
     for seed in options.seeds:
         if not 0 <= seed < 2**32:
             fail(f"seed {seed} must be in 0 to {2**32 - 1}: give another one")
     for name in ("methods", "sparsities", "seeds"):
         setattr(options, name, list(dict.fromkeys(getattr(options, name))))  # each once
     return options, more
+
+
+def _check_budget(options: argparse.Namespace, experiment: Experiment) -> None:
+    if options.updates is not None:
+        if options.scale is not None:
+            fail(f"updates {options.updates} contradicts scale {options.scale:g}: give one of them")
+        if options.updates < 1:
+            fail(f"updates {options.updates} must be at least 1: give the optimizer updates of a run")
+        if any({"pruning_epochs", "dense_epochs"} & set(variant.settings) for variant in experiment.variants):
+            fail(
+                f"updates {options.updates} does not suit {options.preset}, as its variants differ in length: use scale"
+            )
+    options.scale = 1.0 if options.scale is None else options.scale
+    if not 0 < options.scale < math.inf:
+        fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
 
 
 def describe_experiments() -> str:
@@ -85,7 +100,8 @@ def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]
     for name in found:
         if name in OWN or name in compared:
             fail(
-                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, --scale)"
+                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, "
+                "--scale, --updates)"
             )
     if "streaming" in found:
         fail("--streaming needs max_steps, and this script counts in epochs: use scripts/prune.py for streams")

@@ -1,24 +1,14 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
 from . import recipes, schedules
+from .alternation import acdc
+from .choices import Choice, Largest, Steered, View, layer_targets
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
 from .errors import PruningError, first_line
-from .layers import prunable_parameters
-from .masks import (
-    LAYER_FLOOR,
-    Scope,
-    apply_masks_,
-    default_layer_floor,
-    kept,
-    kept_locally,
-    least_kept,
-    magprune,
-    near_floor,
-    refuse_non_finite,
-    refuse_unreachable,
-    sparsity,
-)
-from .moments import has_momentum, momentum_name, refuse_without_momentum
+from .layers import prunable_parameters, refuse_transposed
+from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
+from .moments import KEEP, MASK, Moments, has_momentum, momentum_name, refuse_without_momentum, refuse_without_restart
+from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of, refuse_unfit
 from .recipes import (
     LrFactor,
     Recipe,
@@ -39,36 +29,47 @@ from .recipes import (
 )
 from .recovery import CycleRecovery, RecoveryTracker, mask_distance
 from .shards import Shards, local, part, restored, whole
-from .topk import floor_kept
+from .shares import Layers, Share, erk, lamp, ranked, uniform
 from .tvpgd import TVPGD
 
 __all__ = [
-    "LAYER_FLOOR",
+    "KEEP",
+    "MASK",
     "TVPGD",
+    "UNSTRUCTURED",
+    "Blocks",
+    "Choice",
     "CycleRecovery",
+    "Largest",
+    "Layers",
     "LrFactor",
+    "Moments",
+    "NofM",
+    "Pattern",
     "PruningError",
     "Recipe",
     "RecoveryTracker",
-    "Scope",
     "Shape",
     "Shards",
+    "Share",
+    "Steered",
+    "View",
+    "acdc",
     "any_process",
     "apply_masks_",
     "broadcast_buffers",
     "cyclical",
     "cyclical_lr",
-    "default_layer_floor",
+    "erk",
     "first_line",
-    "floor_kept",
     "freeze",
     "gradual",
     "gradual_recovery",
     "has_momentum",
     "iterative",
     "kept",
-    "kept_locally",
-    "least_kept",
+    "lamp",
+    "layer_targets",
     "leave_group",
     "local",
     "lr_constant",
@@ -78,19 +79,23 @@ __all__ = [
     "magprune",
     "mask_distance",
     "momentum_name",
-    "near_floor",
     "one_shot",
     "part",
+    "pattern_of",
     "pgd",
     "prunable_parameters",
+    "ranked",
     "recipes",
     "refuse_non_finite",
-    "refuse_unreachable",
+    "refuse_transposed",
+    "refuse_unfit",
     "refuse_without_momentum",
+    "refuse_without_restart",
     "restored",
     "schedules",
     "several_processes",
     "sparsity",
+    "uniform",
     "whole",
     "with_dense_start",
 ]

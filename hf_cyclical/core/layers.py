@@ -1,22 +1,15 @@
 """Which parameters of a model are pruned: the weights of its convolutions and linear maps, by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import PruningError
 
-PRUNABLE = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 
 
 def prunable_parameters(
@@ -40,8 +33,8 @@ def prunable_parameters(
     layers = {
         name: module for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, PRUNABLE)
     }
-    included = set(layers) if not include else _matches("include", include, layers)
-    excluded = _matches("exclude", exclude or (), layers)
+    included = set(layers) if not include else matches("include", include, layers)
+    excluded = matches("exclude", exclude or (), layers)
     dense = {id(layers[name].weight) for name in excluded}
     chosen: dict[int, tuple[str, nn.Parameter]] = {}
     for name in (name for name in layers if name in included - excluded):
@@ -63,7 +56,20 @@ def prunable_parameters(
     return dict(chosen.values())
 
 
-def _matches(field: str, patterns: Sequence[str], layers: Mapping[str, nn.Module]) -> set[str]:
+def refuse_transposed(model: nn.Module, params: Mapping[str, Tensor]) -> None:
+    """Raise a PruningError if some of the weights have their inputs first, where patterns look for outputs."""
+    chosen = {id(p) for p in params.values()}
+    for name, module in model.named_modules():
+        if isinstance(module, _TRANSPOSED) and id(module.weight) in chosen:
+            raise PruningError(f"pattern does not fit {name}, a transposed convolution: exclude it, or use none")
+
+
+def matches(field: str, patterns: Sequence[str], layers: Collection[str]) -> set[str]:
+    """The layers, by name, that the patterns of a setting match.
+
+    Raises:
+        PruningError: If a pattern matches none.
+    """
     found = set()
     for pattern in patterns:
         names = {name for name in layers if fnmatchcase(name, pattern) or fnmatchcase(f"{name}.weight", pattern)}

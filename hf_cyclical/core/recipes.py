@@ -8,24 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from .choices import Choice, Largest
 from .errors import PruningError
-from .schedules import (
-    Schedule,
-    When,
-    after,
-    constant,
-    cosine,
-    cubic,
-    linear,
-    split,
-    step,
-    zero_first,
-)
-from .schedules import (
-    cyclical as compose,
-)
+from .moments import KEEP, Moments
+from .schedules import Schedule, When, after, always, constant, cosine, cubic, linear, never, split, step, zero_first
+from .schedules import cyclical as compose
 
 Shape = Literal["cubic", "linear", "step", "constant"]
+_MAGPRUNE = Largest()
 LrFactor = Callable[[int], Schedule]
 """The learning-rate factor within one cycle, given the cycle's number of updates."""
 
@@ -41,14 +31,20 @@ class Recipe:
         cycles: The updates of each cycle. The learning rate restarts with each, and a report has a row for each.
         project_at: Whether line 7 is executed at t. Always, but for gradual pruning with recovery and a dense start.
         keep_zeros: Whether the masks start from the zeros that the weights already have.
+        choose: Line 5: which weights stay at a sparsity; magprune of every layer, as the paper does, unless told.
+        moments: What happens to the optimizer's state of pruned weights; nothing unless told.
+        restart_at: Whether all of the optimizer's momentum restarts at zero after t; never unless told.
     """
 
     s: Schedule
     eta: Schedule
     update_at: When
     cycles: tuple[range, ...]
-    project_at: When = lambda t: True
+    project_at: When = always
     keep_zeros: bool = False
+    choose: Choice = _MAGPRUNE
+    moments: Moments = KEEP
+    restart_at: When = never
 
     @property
     def T(self) -> int:
@@ -59,6 +55,11 @@ class Recipe:
     def s_t(self) -> float:
         """The target: the sparsity of the last update."""
         return self.s(self.T - 1)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the momentum restarts at any update."""
+        return any(map(self.restart_at, range(self.T)))
 
 
 def lr_drop(at: float = 0.75, factor: float = 0.1) -> LrFactor:
@@ -196,7 +197,7 @@ def iterative(s_t: float, T: int, *, k: int = 5, lr: LrFactor | None = None) -> 
 
 def pgd(s_t: float, T: int) -> Recipe:
     """Projected gradient descent: masks at every update (delta_t = 1), constant sparsity and learning rate."""
-    return Recipe(s=constant(s_t), eta=constant(1.0), update_at=lambda t: True, cycles=split(T, 1))
+    return Recipe(s=constant(s_t), eta=constant(1.0), update_at=always, cycles=split(T, 1))
 
 
 def freeze(T: int, *, k: int = 1, lr: LrFactor | None = None) -> Recipe:
@@ -205,7 +206,7 @@ def freeze(T: int, *, k: int = 1, lr: LrFactor | None = None) -> Recipe:
     return Recipe(
         s=constant(0.0),  # never asked for: no update chooses masks
         eta=compose([(lr or lr_drop())(len(cycle)) for cycle in cycles], cycles),
-        update_at=lambda t: False,
+        update_at=never,
         cycles=cycles,
         keep_zeros=True,
     )
@@ -219,15 +220,13 @@ def with_dense_start(recipe: Recipe, updates: int, *, lr: LrFactor | None = None
     if not updates:
         return recipe
 
-    def never(t: int) -> bool:
-        return False
-
     return replace(
         recipe,
         s=after(updates, constant(0.0), recipe.s),
         eta=after(updates, (lr or lr_drop())(updates), recipe.eta),
         update_at=after(updates, never, recipe.update_at),
         project_at=after(updates, never, recipe.project_at),
+        restart_at=after(updates, never, recipe.restart_at),
         cycles=tuple(range(c.start + updates, c.stop + updates) for c in recipe.cycles),
     )
 

@@ -18,6 +18,16 @@ When = Callable[[int], bool]
 """A yes or no at every update t."""
 
 
+def always(t: int) -> bool:
+    """At every update."""
+    return True
+
+
+def never(t: int) -> bool:
+    """At no update."""
+    return False
+
+
 def constant(value: float) -> Schedule:
     """The same value at every update."""
     return lambda t: value

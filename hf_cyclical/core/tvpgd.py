@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .choices import View
 from .errors import PruningError
-from .masks import Scope, apply_masks_, magprune
-from .moments import momenta, refuse_without_momentum
+from .masks import apply_masks_
+from .moments import KEEP, refuse_without_restart, restart_momentum_
 from .recipes import Recipe
 from .rows import RowCounts, row_counts
 from .shards import Shards, local, part, refuse_different, restored, whole
@@ -19,33 +20,30 @@ from .topk import Masks
 
 
 class TVPGD:
-    """Time-varying projected gradient descent: call `step` right after every `optimizer.step()`.
+    """Time-varying projected gradient descent: call `step(t)` right after the `optimizer.step()` of every update t.
 
     The weights are masked in place, so that outside the optimizer's step the model is an ordinary sparse model.
-    Gradients are left alone, and so is the optimizer's state unless `mask_momentum_of` asks for it: a pruned weight
-    carries its update when masks are chosen, which is what lets the right weights return.
+    Gradients are left alone, and so is the optimizer's state unless the recipe's `moments` say otherwise: a pruned
+    weight carries its update when masks are chosen, which is what lets the right weights return.
 
     Attributes:
         params: The weights to prune, by name.
-        recipe: s, eta and update_at.
-        scope: "local", "global" or "lamp" magprune, and `layer_floor` the guard of "global".
-        row_floor: How many of its largest weights every row keeps, see `magprune`; 0 is Algorithm 1 as printed.
+        recipe: s, eta, update_at, and how masks are chosen.
+        optimizer: The optimizer, which some recipes need: to mask its momentum, or to choose by gradients.
         replicas: The processes that each hold a copy of the weights (DDP), if there are several: the masks are compared
             across them at each choice. Weights that are split among processes (FSDP2) need no such thing.
-        mask_momentum_of: The optimizer, if its momentum is to be masked whenever the weights are. A pruned weight then
-            carries the steps since it was last masked, and else the sum of all since it was pruned.
         masks: The masks M, True where a weight is kept; of weights that are split, those of the part that is here.
-        t: The update that `step` handles next.
+        t: The update after the last one that `step` handled.
         s_now: The sparsity of the last choice of masks.
 
     Example:
         >>> recipe = cyclical(s_t=0.9, T=1000)
         >>> pruner = TVPGD(prunable_parameters(model), recipe)
         >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.eta)
-        >>> for x, y in batches:
+        >>> for t, (x, y) in enumerate(batches):
         ...     loss(model(x), y).backward()
         ...     optimizer.step()
-        ...     pruner.step()
+        ...     pruner.step(t)
         ...     scheduler.step()
         ...     optimizer.zero_grad()
     """
@@ -55,21 +53,14 @@ class TVPGD:
         params: Mapping[str, Tensor],
         recipe: Recipe,
         *,
-        scope: Scope = "local",
-        layer_floor: float | None = None,
-        row_floor: int = 0,
+        optimizer: Optimizer | None = None,
         replicas: dist.ProcessGroup | None = None,
-        mask_momentum_of: Optimizer | None = None,
     ) -> None:
         self.params = dict(params)
         self.recipe = recipe
-        self.scope: Scope = scope
-        self.layer_floor = layer_floor
-        self.row_floor = row_floor
+        self.optimizer = optimizer
         self.replicas = replicas
-        self.mask_momentum_of = mask_momentum_of
-        if mask_momentum_of is not None:
-            refuse_without_momentum(mask_momentum_of, self.params)
+        self._refuse_optimizer()
         self.shards = Shards.of(self.params.values())
         self.masks: Masks = {
             name: local(p) != 0 if recipe.keep_zeros else torch.ones_like(local(p), dtype=torch.bool)
@@ -79,29 +70,41 @@ class TVPGD:
         self.s_now = 0.0
 
     @torch.no_grad()
-    def step(self) -> bool:
+    def step(self, t: int) -> bool:
         """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen anew."""
-        t, recipe = self.t, self.recipe
+        recipe = self.recipe
         renewed = recipe.update_at(t)
         if renewed:  # line 4
-            self.s_now = recipe.s(t)
-            # line 5: M <- magprune(theta, s(t))
-            magprune(
-                self.params,
-                self.s_now,
-                self.scope,
-                layer_floor=self.layer_floor,
-                row_floor=self.row_floor,
-                out=self.masks,
-            )
-            if self.replicas is not None:
-                refuse_different(self.masks, self.replicas)
+            self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
         if recipe.project_at(t):
             apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
-            if self.mask_momentum_of is not None:
-                apply_masks_(momenta(self.mask_momentum_of, self.params), self.masks)
-        self.t += 1
+        self._change_moments(t)
+        self.t = t + 1
         return renewed
+
+    def _choose(self, t: int, s: float) -> None:
+        self.recipe.choose(View(self.params, self.masks, t, self.optimizer), s, self.masks)
+        self.s_now = s
+        if self.replicas is not None:
+            refuse_different(self.masks, self.replicas)
+
+    def _change_moments(self, t: int) -> None:
+        if self.optimizer is None:
+            return
+        if self.recipe.project_at(t):
+            self.recipe.moments.act(self.optimizer, self.params, self.masks)
+        if self.recipe.restart_at(t):
+            restart_momentum_(self.optimizer)
+
+    def _refuse_optimizer(self) -> None:
+        recipe, restarts = self.recipe, self.recipe.restarts
+        if self.optimizer is None:
+            if recipe.moments is not KEEP or restarts:
+                raise PruningError("this recipe changes the optimizer's momentum: give TVPGD the optimizer")
+            return
+        recipe.moments.refuse(self.optimizer, self.params)
+        if restarts:
+            refuse_without_restart(type(self.optimizer))
 
     @property
     def at_target(self) -> bool:
@@ -118,9 +121,9 @@ class TVPGD:
         """Number of weights that the masks keep in each layer, measured."""
         return self._totals([int(mask.count_nonzero()) for mask in self.masks.values()])
 
-    def rows_by_layer(self) -> dict[str, RowCounts]:
+    def rows_by_layer(self, row_floor: int = 0) -> dict[str, RowCounts]:
         """What the masks keep of the rows of each weight, a convolution's filters."""
-        counts = [row_counts(mask, self.row_floor) for mask in self.masks.values()]
+        counts = [row_counts(mask, row_floor) for mask in self.masks.values()]
         totals = [self._totals([count[i] for count in counts]) for i in range(len(RowCounts._fields))]
         return {name: RowCounts(*(total[name] for total in totals)) for name in self.masks}
 

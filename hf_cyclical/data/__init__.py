@@ -6,7 +6,7 @@ from hf_cyclical import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     arguments="DataArguments",
-    image_data="ImageData",
+    image_data="ImageData Split",
     images="SingleImages StreamedImages TensorImages ready_batch stack_images",
     loading="load_image_data",
     transforms="ImageSettings",

@@ -27,8 +27,12 @@ class DataArguments:
         default=None,
         metadata={"help": "Split to evaluate on: validation, else test, else a part of the training split."},
     )
-    eval_fraction: float = field(
-        default=0.1, metadata={"help": "Part of the training split to evaluate on where there is no other split."}
+    eval_fraction: float | None = field(
+        default=None,
+        metadata={
+            "help": "Part of the training split to evaluate on where there is no other split: 0.1 if not given, and "
+            "0.5 of the digits."
+        },
     )
     image_column_name: str | None = field(
         default=None, metadata={"help": "Column of the images: the only one with images if not given."}
@@ -37,11 +41,12 @@ class DataArguments:
         default=None,
         metadata={"help": "Column of the classes: the only one with classes if not given; CIFAR-100's fine_label."},
     )
-    augment: Literal["auto", "cifar", "imagenet", "none"] = field(
+    augment: Literal["auto", "cifar", "shift", "imagenet", "none"] = field(
         default="auto",
         metadata={
-            "help": "cifar: pad, random crop, flip. imagenet: random resized crop, flip. auto: cifar for small images "
-            "of one size, imagenet for others, none for digits."
+            "help": "cifar: shift by up to an eighth of the side (4 pixels of 32, 1 of 8), black around it, and flip. "
+            "shift: the same without the flip, for digits and letters. imagenet: random resized crop, flip. auto: "
+            "cifar for small images of one size, imagenet for others, none for digits."
         },
     )
     max_train_samples: int | None = field(
@@ -59,7 +64,7 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PruningError(f"{name} is {value}, and must be at least 1: leave it out to use all images")
-        if not 0 < self.eval_fraction < 1:
+        if self.eval_fraction is not None and not 0 < self.eval_fraction < 1:
             raise PruningError(f"eval_fraction is {self.eval_fraction}: give a number between 0 and 1")
-        if self.augment not in ("auto", "cifar", "imagenet", "none"):
-            raise PruningError(f"augment is {self.augment!r}: use auto, cifar, imagenet or none")
+        if self.augment not in ("auto", "cifar", "shift", "imagenet", "none"):
+            raise PruningError(f"augment is {self.augment!r}: use auto, cifar, shift, imagenet or none")

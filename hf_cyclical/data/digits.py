@@ -12,7 +12,7 @@ from .sampling import sample
 
 
 def load_digits(args: DataArguments, seed: int) -> ImageData:
-    """1,797 digits of 8x8 pixels, which come with scikit-learn; half are for evaluation."""
+    """1,797 digits of 8x8 pixels, which come with scikit-learn; half are for evaluation, unless told."""
     for name in ("dataset_config_name", "eval_split", "image_column_name", "label_column_name", "streaming"):
         if getattr(args, name):
             raise PruningError(f"{name} has no meaning for the digits, which come with scikit-learn: leave it out")
@@ -20,8 +20,14 @@ def load_digits(args: DataArguments, seed: int) -> ImageData:
     pixels = torch.from_numpy(digits.images / 16 * 255).round().to(torch.uint8)
     images = pixels.unsqueeze(1).expand(-1, 3, -1, -1).contiguous()
     labels = torch.from_numpy(digits.target)
-    halve = optional("sklearn.model_selection", "scikit-learn").train_test_split
-    train, test = halve(np.arange(len(labels)), test_size=0.5, stratify=labels, random_state=0)
+    split = optional("sklearn.model_selection", "scikit-learn").train_test_split
+    fraction = 0.5 if args.eval_fraction is None else args.eval_fraction
+    try:
+        train, test = split(np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=0)
+    except ValueError as error:
+        raise PruningError(
+            f"eval_fraction is {fraction:g}, and leaves classes of the digits without images: give one nearer to 0.5"
+        ) from error
     train, test = sample(train, args.max_train_samples, seed), sample(test, args.max_eval_samples, seed)
     return ImageData(
         name="digits",

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 from .decoding import EncodedImages
 from .images import SingleImages, StreamedImages, StreamSplit, TensorImages, ready_batch, stack_images
-from .transforms import Augment, ImageSettings, eval_transform, padding_of, train_transform
+from .transforms import SHIFTS, Augment, ImageSettings, eval_transform, padding_of, train_transform
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ImageData:
             seed: Of the augmentation, and of the order of a stream.
         """
         # The centre of a large image is what models are evaluated on; of a small image every pixel counts.
-        whole = self.augment == "cifar" or (self.augment == "none" and self.small)
+        whole = self.augment in SHIFTS or (self.augment == "none" and self.small)
         transform = train_transform(settings, self.augment, whole=whole)
         plain = eval_transform(settings, whole=whole)
         if isinstance(self.train, StreamSplit):
@@ -64,6 +64,7 @@ class ImageData:
         eval_set = kind(self.eval.images, self.eval.labels, plain)
         images, labels = self.train.images, self.train.labels
         if isinstance(images, Tensor) and self.augment != "imagenet":
-            padding = padding_of(min(images.shape[-2:])) if self.augment == "cifar" else None
-            return TensorImages(images, labels, plain, padding=padding, seed=seed), eval_set
+            padding, mirror = padding_of(min(images.shape[-2:])), self.augment == "cifar"
+            moved = {"padding": padding, "mirror": mirror} if self.augment in SHIFTS else {}
+            return TensorImages(images, labels, plain, **moved, seed=seed), eval_set
         return SingleImages(images, labels, transform, seed=None if self.augment == "none" else seed), eval_set

@@ -16,7 +16,7 @@ from hf_cyclical.core import PruningError
 from .columns import Columns, missing_label
 from .decoding import EncodedImages, decode
 from .keyed_random import drawn_from, image_keys
-from .transforms import crop_and_flip
+from .transforms import crop_and_flip, shift
 
 if TYPE_CHECKING:
     import datasets
@@ -54,13 +54,14 @@ class _Epochs:
 
 
 class TensorImages(_Epochs, Dataset):
-    """Images of one size in memory, of which whole batches are cropped, mirrored and transformed at once.
+    """Images of one size in memory, of which whole batches are shifted, mirrored and transformed at once.
 
     Args:
         images: uint8, (n, 3, height, width).
         labels: int64, (n,).
         transform: For a batch of uint8 images; scaling to [0, 1] if not given.
-        padding: Shift each image by up to so many pixels and mirror half of them; None for neither.
+        padding: Shift each image by up to so many pixels, black around it, and mirror half of them; None for neither.
+        mirror: False to shift only.
         seed: Of shifts and mirrors.
     """
 
@@ -71,10 +72,11 @@ class TensorImages(_Epochs, Dataset):
         transform: Transform | None = None,
         *,
         padding: int | None = None,
+        mirror: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.images, self.labels, self.padding, self.seed = images, labels, padding, seed
+        self.images, self.labels, self.padding, self.mirror, self.seed = images, labels, padding, mirror, seed
         self.transform = transform or v2.ToDtype(torch.float32, scale=True)
 
     def __len__(self) -> int:
@@ -83,7 +85,8 @@ class TensorImages(_Epochs, Dataset):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         images = self.images[indices]
         if self.padding is not None:
-            images = crop_and_flip(images, image_keys(self.seed, self.epoch, indices), self.padding)
+            move = crop_and_flip if self.mirror else shift
+            images = move(images, image_keys(self.seed, self.epoch, indices), self.padding)
         return {"pixel_values": self.transform(images), "labels": self.labels[indices]}
 
     def __getitem__(self, index: int) -> Batch:

@@ -12,6 +12,8 @@ from .arguments import DataArguments
 
 logger = logging.getLogger(__name__)
 
+EVAL_FRACTION = 0.1  # of a training split, where there is no other
+
 
 def sample(rows: np.ndarray, most: int | None, seed: int) -> np.ndarray:
     """At most so many of the rows, at random and in order."""
@@ -32,7 +34,8 @@ def hold_out(codes: Tensor, names: list[str], args: DataArguments, seed: int) ->
     datasets = optional("datasets", "datasets")
     features = datasets.Features(row=datasets.Value("int64"), label=datasets.ClassLabel(names=names))
     rows = datasets.Dataset.from_dict({"row": range(len(codes)), "label": codes.tolist()}, features=features)
-    how = {"test_size": args.eval_fraction, "seed": seed}
+    fraction = EVAL_FRACTION if args.eval_fraction is None else args.eval_fraction
+    how = {"test_size": fraction, "seed": seed}
     try:
         try:
             made, kind = rows.train_test_split(**how, stratify_by_column="label"), "the same part of each class"
@@ -40,7 +43,7 @@ def hold_out(codes: Tensor, names: list[str], args: DataArguments, seed: int) ->
             made, kind = rows.train_test_split(**how), "at random, as a class has too few images for its part"
     except ValueError as error:
         raise PruningError(
-            f"split {args.train_split!r} has {len(codes)} images, too few to evaluate on {args.eval_fraction:.0%} of "
+            f"split {args.train_split!r} has {len(codes)} images, too few to evaluate on {fraction:.0%} of "
             "them: name another split with eval_split"
         ) from error
     logger.info(

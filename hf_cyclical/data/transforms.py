@@ -11,8 +11,9 @@ from hf_cyclical.core import PruningError
 
 from .keyed_random import Keys, draw
 
-Augment = Literal["cifar", "imagenet", "none"]
+Augment = Literal["cifar", "imagenet", "shift", "none"]
 
+SHIFTS = ("cifar", "shift")  # which keep the size of an image: of a small one every pixel counts
 _INTERPOLATIONS = {
     "nearest": InterpolationMode.NEAREST_EXACT,
     "bilinear": InterpolationMode.BILINEAR,
@@ -49,12 +50,9 @@ def train_transform(settings: ImageSettings, augment: Augment, *, whole: bool) -
     size = settings.size
     if augment == "imagenet":
         steps = [v2.RandomResizedCrop(size, interpolation=_interpolation(settings)), v2.RandomHorizontalFlip()]
-    elif augment == "cifar":
-        steps = [
-            *_centre(settings, size),
-            v2.RandomCrop(size, padding=padding_of(size)),
-            v2.RandomHorizontalFlip(),
-        ]
+    elif augment in SHIFTS:
+        steps = [*_centre(settings, size), v2.RandomCrop(size, padding=padding_of(size))]
+        steps += [v2.RandomHorizontalFlip()] if augment == "cifar" else []
     else:
         return eval_transform(settings, whole=whole)
     return v2.Compose([*steps, *_normalised(settings)])
@@ -77,13 +75,18 @@ def padding_of(size: int) -> int:
 
 def crop_and_flip(images: Tensor, keys: Keys, padding: int) -> Tensor:
     """Each image of a batch shifted by up to `padding` pixels, black around it, and mirrored or not."""
+    chosen = shift(images, keys, padding)
+    mirror = draw(keys, 2, 2).bool()
+    return torch.where(mirror[:, None, None, None], chosen.flip(-1), chosen)
+
+
+def shift(images: Tensor, keys: Keys, padding: int) -> Tensor:
+    """Each image of a batch shifted by up to `padding` pixels, black around it."""
     height, width = images.shape[-2:]
     top, left = (draw(keys, number, 2 * padding + 1) for number in (0, 1))
-    mirror = draw(keys, 2, 2).bool()
     # All the crops there are, as views: only the chosen ones are copied.
     crops = F.pad(images, [padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
-    chosen = crops[torch.arange(len(images)), :, top, left]
-    return torch.where(mirror[:, None, None, None], chosen.flip(-1), chosen)
+    return crops[torch.arange(len(images)), :, top, left]
 
 
 def _centre(settings: ImageSettings, shorter_side: int) -> list[v2.Transform]:

@@ -9,33 +9,18 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_cyclical.core import PruningError
+from hf_cyclical.config import current_settings
+from hf_cyclical.core import NofM, Pattern, PruningError, pattern_of
 from hf_cyclical.formats import last_part, public_about
+from hf_cyclical.methods import METHODS, SHARES
 from hf_cyclical.reports import PruningReport, final_metrics, finite, show
 
-from .markdown import Markdown, clean, environment, word
+from .markdown import Markdown, clean, code, environment, word
 
 CARD_NAME = "README.md"
 TASK = "image-classification"
-TAGS = ["hf_cyclical", "pruned", "sparse", "unstructured-sparsity"]
+TAGS = ["hf_cyclical", "pruned", "sparse"]
 _MOST_LAYERS = 60  # in the table of the card
-
-_METHODS = {
-    "cyclical": (
-        "It was pruned cyclically: the sparsity rises to its target in each of {cycles} cycles and falls between them, "
-        "so that weights pruned by mistake can return."
-    ),
-    "gradual": "It was pruned gradually: the sparsity rose once, step by step, to its target.",
-    "gradual_recovery": "It was pruned gradually, with dense weights between one choice of masks and the next.",
-    "cyclical_lr": (
-        "It was pruned gradually in the first of {cycles} cycles; the others only restarted the learning rate."
-    ),
-    "iterative": "It was pruned in {cycles} equal steps, each followed by training.",
-    "one_shot": "It was pruned at once, and then trained further.",
-    "pgd": "It was pruned by projected gradient descent: the smallest weights were set to zero after every update.",
-    "freeze": "It had these zeros before: the run described here trained the other weights and kept the zeros.",
-}
-_WITH_ONE_CYCLE = {"cyclical": "gradual", "cyclical_lr": "gradual", "iterative": "one_shot"}  # are the same then
 
 
 def render_card(
@@ -103,7 +88,7 @@ def _card_data(
         base_model_relation="finetune" if on_hub else None,  # there is no value for pruned
         datasets=[dataset] if _is_hub_id(dataset) else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        tags=[*TAGS, f"sparsity-{sparsity}"],
+        tags=[*TAGS, *_pattern_tags(report.config), f"sparsity-{sparsity}"],
         model_name=(repo_id or _name(report, metadata) or "model").rpartition("/")[2] if results else None,
         eval_results=results or None,
     )
@@ -131,6 +116,16 @@ def _sparsity_tag(sparsity: float) -> str:
     return f"{min(round(100 * sparsity, 1), 99.9):g}"
 
 
+def _pattern_tags(config: dict[str, Any]) -> list[str]:
+    """How the zeros are arranged; nothing of zeros that were there before."""
+    if config.get("method") in METHODS and METHODS[config["method"]].keeps_zeros:
+        return []
+    if not config.get("pattern"):
+        return ["unstructured-sparsity"]
+    kind = "semi-structured-sparsity" if isinstance(_pattern(config), NofM) else "block-sparsity"
+    return [kind, config["pattern"]]
+
+
 def _is_hub_id(name: Any) -> bool:
     """Whether a name looks like one of the Hub, with an owner; a folder inside the current one can look so too."""
     if not isinstance(name, str) or name.count("/") != 1:
@@ -155,6 +150,7 @@ def _of_run(report: PruningReport) -> dict[str, Any]:
         "versions": about.get("versions") or {},
         "dataset": _short(about["dataset"]) if about.get("dataset") else None,
         "method": _method(report.config),
+        "share": _share(report.config),
         "evaluation": _evaluation(report),
         "trained": (report.chosen_update or (ends[-1] if ends else report.updates)) - report.dense_updates,
         "cycles": _cycles(report),
@@ -171,6 +167,8 @@ def _of_model(report: PruningReport, metadata: dict[str, Any]) -> dict[str, Any]
         "name": _name(report, metadata),
         "base": base if _is_hub_id(base.get("id")) else None,
         "achieved": metadata["achieved"],
+        "pattern": _pattern(report.config) if report.config.get("pattern") else None,
+        "unfit": [entry["name"] for entry in metadata["tensors"] if not _fits(_pattern(report.config), entry)],
         "tensors": _shortened(metadata["tensors"]),
         "left_out": max(0, len(metadata["tensors"]) - _MOST_LAYERS),
         "mask_sha256": metadata.get("mask_sha256"),
@@ -184,11 +182,32 @@ def _file_of(metadata: dict[str, Any]) -> dict[str, int]:
 
 def _method(config: dict[str, Any]) -> Markdown:
     method, cycles = config.get("method"), config.get("cycles") or 1
-    if cycles == 1:
-        method = _WITH_ONE_CYCLE.get(method, method)
-    if method not in _METHODS:
-        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(_METHODS)}")
-    return Markdown(_METHODS[method].format(cycles=cycles))
+    if method not in list(METHODS):
+        raise PruningError(f"method {method!r} is unknown to cards: use one of {', '.join(METHODS)}")
+    row = METHODS[(cycles == 1 and METHODS[method].with_one_cycle) or method]
+    return Markdown(row.sentence.format(cycles=cycles))
+
+
+def _share(config: dict[str, Any]) -> Markdown | None:
+    """How the zeros are shared out among the layers; nothing of zeros that were there before."""
+    settings = current_settings(config)
+    if settings.get("share") not in list(SHARES) or METHODS[config["method"]].keeps_zeros:
+        return None
+    sentence = SHARES[settings["share"]].sentence
+    if isinstance(targets := settings.get("layer_sparsity"), list):
+        sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
+    if isinstance(floor := settings.get("row_floor"), int) and floor:
+        sentence += f" Every filter and every output kept at least {floor} of its weights."
+    return Markdown(sentence)
+
+
+def _pattern(config: dict[str, Any]) -> Pattern:
+    return pattern_of(config.get("pattern"))
+
+
+def _fits(pattern: Pattern, entry: dict[str, Any]) -> bool:
+    """Whether a pattern divides a tensor without a rest."""
+    return pattern.covers(entry["shape"]) == entry["weights"]
 
 
 def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:

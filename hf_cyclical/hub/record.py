@@ -108,10 +108,13 @@ def stamp(folder: Path, report: PruningReport) -> dict[str, Any]:
 def short_form(metadata: dict[str, Any]) -> dict[str, Any]:
     """What config.json says of the pruning."""
     settings = metadata["settings"]
+    share = "scope" if "scope" in settings else "share"  # as it was called before
+    pattern = {"pattern": settings["pattern"]} if settings.get("pattern") else {}
     return {
         "schema": metadata["schema"],
         "method": metadata["method"],
-        "scope": settings.get("scope"),
+        share: settings.get(share),
+        **pattern,
         "target": settings.get("target_sparsity"),
         "achieved": metadata["achieved"]["sparsity"],
         "cycles": settings.get("cycles"),

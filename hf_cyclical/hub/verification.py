@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_cyclical.core import PruningError
+from hf_cyclical.core import NofM, PruningError, pattern_of
 from hf_cyclical.formats import (
     CONFIG,
     KEY,
@@ -17,6 +17,7 @@ from hf_cyclical.formats import (
     WEIGHTS,
     describe_weights,
     header_metadata,
+    iterate_tensors,
     parse_json,
     parse_metadata,
     root_hash,
@@ -91,10 +92,21 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
     comparison.fields("achieved", recorded["achieved"], achieved)
     comparison.field("mask_sha256", recorded["mask_sha256"], found["mask_sha256"])
     comparison.field("method", recorded["method"], recorded["settings"].get("method"))
+    pattern = _fixed_pattern(recorded["settings"])
+    if pattern is not None:
+        named = ((name, w) for name, w in iterate_tensors(files[WEIGHTS], max_bytes=max_bytes) if name in set(names))
+        comparison.field(f"groups beyond {pattern}", 0, sum(pattern.broken(w) for _, w in named))
     comparison.fields("weights", recorded["weights"], weights)
     comparison.fields(CONFIG, config.get(KEY), short_form(found))
     comparison.fields("header", _parse_header(header), {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
     return Verification(str(source), tuple(comparison.rows), tuple(comparison.differences))
+
+
+def _fixed_pattern(settings: dict[str, Any]) -> NofM | None:
+    """The pattern n:m of the settings, which every group of weights can be held against."""
+    text = settings.get("pattern")
+    pattern = pattern_of(text) if isinstance(text, str) else None
+    return pattern if isinstance(pattern, NofM) else None
 
 
 def _parse_header(text: str | None) -> Any:

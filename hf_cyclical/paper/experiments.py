@@ -55,9 +55,10 @@ _SCHEDULES = (
 _INITS = tuple(Variant(f"s_init {s:g}", {"method": "cyclical", "init_sparsity": s}) for s in (0.0, 0.25, 0.5, 0.75))
 _SCOPES: dict[str, dict[str, Any]] = {
     "local": {},
-    "global without floor": {"scope": "global", "layer_floor": 0},
-    "global": {"scope": "global"},
-    "lamp": {"scope": "lamp"},
+    "erk": {"share": "erk"},
+    "global without floor": {"share": "global", "row_floor": 0},
+    "global": {"share": "global"},
+    "lamp": {"share": "lamp"},
 }
 _DIGITS_SEEDS = (1, 2, 3, 4, 5)
 _CIFAR_DENSE = {"learning_rate": 0.1}  # He et al.'s for these networks; the paper's 1e-2 is of trained ones
@@ -107,7 +108,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         True,
     ),
     "digits-scope": Experiment(
-        "which weights compete with each other, on the digits; the paper has local scope only",
+        "which weights compete with each other, on the digits; the paper has local (uniform) only",
         "digits",
         tuple(
             Variant(f"{method.label}, {scope}", method.settings | settings)

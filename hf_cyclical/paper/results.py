@@ -52,6 +52,7 @@ class Setting:
         dataset: The data.
         arguments: What else the command line asked for.
         processes: How many share each run, each with its own batch.
+        updates: Of pruning in each run, where they were asked for in place of a fraction of the paper's epochs.
     """
 
     experiment: str
@@ -60,6 +61,7 @@ class Setting:
     dataset: str
     arguments: list[str]
     processes: int = 1
+    updates: int | None = None
     schema: int = SCHEMA
 
     @classmethod

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import TVPGD, Recipe, RecoveryTracker, Shards, local
+from hf_cyclical.core import MASK, TVPGD, Recipe, RecoveryTracker, Shards, local
 
 from .report import LayerReport, PruningReport
 
@@ -18,7 +18,7 @@ def new_report(
     """The report of a run that is about to start."""
     recipe, config = pruner.recipe, pruning.to_dict()
     if config["mask_momentum"]:
-        config["mask_momentum"] = pruner.mask_momentum_of is not None
+        config["mask_momentum"] = recipe.moments is MASK
     return PruningReport(
         config=config,
         updates=recipe.T,
@@ -29,9 +29,9 @@ def new_report(
     )
 
 
-def layer_reports(pruner: TVPGD, tracker: RecoveryTracker) -> list[LayerReport]:
+def layer_reports(pruner: TVPGD, tracker: RecoveryTracker, row_floor: int) -> list[LayerReport]:
     """What became of each layer."""
-    kept, rows, regrown = pruner.kept_by_layer(), pruner.rows_by_layer(), tracker.regrown_by_layer
+    kept, rows, regrown = pruner.kept_by_layer(), pruner.rows_by_layer(row_floor), tracker.regrown_by_layer
     return [
         LayerReport(
             name=name,
@@ -46,9 +46,9 @@ def layer_reports(pruner: TVPGD, tracker: RecoveryTracker) -> list[LayerReport]:
     ]
 
 
-def row_report(model: nn.Module, pruner: TVPGD) -> dict[str, Any]:
+def row_report(model: nn.Module, pruner: TVPGD, row_floor: int) -> dict[str, Any]:
     """What a cycle's row says of the rows of all weights, and of the largest weight."""
-    rows = pruner.rows_by_layer()
+    rows = pruner.rows_by_layer(row_floor)
     head = classifier(model, pruner.params)
     return {
         "empty_rows": sum(layer.empty for layer in rows.values()),

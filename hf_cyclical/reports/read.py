@@ -7,9 +7,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from hf_cyclical.config import Method
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import public_about
+from hf_cyclical.methods import METHODS
 
 from .report import REPORT_NAME, LayerReport, PruningReport, load_report
 
@@ -28,7 +28,7 @@ def read_finished(run: Path) -> PruningReport:
     name = f"{REPORT_NAME} in {str(run)!r}"
     report = read_whole(run, name)
     method = report.config.get("method")
-    if method not in get_args(Method):
+    if method not in list(METHODS):
         raise PruningError(f"{name} has the method {method!r}, which is unknown here: upgrade hf_cyclical")
     if not report.layers:
         raise PruningError(f"{name} is of a run that has not ended: finish it first")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_cyclical.core import PruningError, near_floor
+from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
 from .tables import align, show
@@ -138,16 +138,6 @@ class PruningReport:
         return sum(counts) / sum(layer.shape[0] for layer in convolutions) if known else None
 
     @property
-    def near_floor(self) -> list[LayerReport]:
-        """The layers that a rank over all layers has left little more than the fewest weights that it may."""
-        if self.config.get("scope") not in ("global", "lamp") or self.config.get("method") == "freeze":
-            return []
-        sizes = {layer.name: layer.weights for layer in self.layers}
-        kept = {layer.name: layer.kept for layer in self.layers}
-        names = near_floor(kept, sizes, self.sparsity, self.config.get("layer_floor") or 0.0)
-        return [layer for layer in self.layers if layer.name in names]
-
-    @property
     def metric(self) -> str | None:
         """The metric that tables and plots show: an accuracy where there is one, else the first that is no loss."""
         names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
@@ -199,14 +189,11 @@ class PruningReport:
         """The table, and what the model has become."""
         kept = sum(layer.kept for layer in self.layers)
         chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
-        low = [f"{layer.name} {layer.kept:,} of {layer.weights:,}" for layer in self.near_floor]
-        advice = "if the accuracy suffers, use scope lamp or local, or raise layer_floor."
         empty = f"\n{show(self.empty)} of the convolutions' filters have no weight left." if self.empty else ""
-        warning = f"\nLayers near the fewest weights they may keep: {', '.join(low)}: {advice}" if low else ""
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
-            f"{empty}{warning}"
+            f"{empty}"
         )
 
 

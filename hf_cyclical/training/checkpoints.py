@@ -12,11 +12,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
-from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_cyclical.core import PruningError, first_line
+
+from .lean_trainer import LeanTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-class WholeCheckpointTrainer(Trainer):
+class WholeCheckpointTrainer(LeanTrainer):
     """Writes each checkpoint under another name and renames it when all processes are done.
 
     Whatever happens in between, a kill or a full disk, leaves the checkpoint before it as the newest one.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
@@ -10,8 +11,18 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.optim import Optimizer
 from transformers import Trainer
 
-from hf_cyclical.config import PruningConfig, applies
-from hf_cyclical.core import PruningError, has_momentum, momentum_name, refuse_without_momentum
+from hf_cyclical.config import PruningConfig
+from hf_cyclical.core import (
+    KEEP,
+    MASK,
+    PruningError,
+    Recipe,
+    has_momentum,
+    momentum_name,
+    refuse_without_momentum,
+    refuse_without_restart,
+)
+from hf_cyclical.methods import SHARES
 
 from .distributed import TESTED, describe_processes
 
@@ -38,27 +49,27 @@ def refuse_other_schedules(trainer: Trainer) -> None:
         )
 
 
-def refuse_planned_without_momentum(trainer: Trainer, params: Mapping[str, torch.Tensor]) -> None:
-    """As `refuse_without_momentum`, for the optimizer that the trainer has or is going to make."""
-    if trainer.optimizer is not None:
-        refuse_without_momentum(unwrapped(trainer.optimizer), params)
-        return
-    kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    momentum_name(kind)
-    stand_in = torch.nn.Parameter(torch.zeros(1))
-    refuse_without_momentum(kind([stand_in], **options), {"": stand_in})
+def refuse_planned_optimizer(trainer: Trainer, recipe: Recipe, params: Mapping[str, torch.Tensor]) -> None:
+    """Raise a PruningError if the optimizer that the trainer has, or is going to make, lacks what the recipe needs."""
+    optimizer = unwrapped(trainer.optimizer) if trainer.optimizer is not None else None
+    kind, options = type(optimizer), {}
+    if optimizer is None:
+        kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    if recipe.restarts:
+        refuse_without_restart(kind)
+    if trainer.pruning.mask_momentum:
+        momentum_name(kind)
+        if optimizer is None:
+            params = {"": torch.nn.Parameter(torch.zeros(1))}
+            optimizer = kind(params.values(), **options)
+        refuse_without_momentum(optimizer, params)
 
 
-def masked_optimizer(
-    pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]
-) -> Optimizer | None:
-    """The optimizer if its momentum is to be masked, which it is unless told otherwise where that means something."""
-    optimizer = unwrapped(optimizer)
-    if pruning.mask_momentum is None:
-        wanted = applies(pruning.method, "mask_momentum") and has_momentum(optimizer, params)
-    else:
-        wanted = pruning.mask_momentum
-    return optimizer if wanted else None
+def fitting(recipe: Recipe, pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]) -> Recipe:
+    """The recipe for an optimizer: momentum is masked only where there is one, unless that was asked for."""
+    if recipe.moments is MASK and pruning.mask_momentum is None and not has_momentum(unwrapped(optimizer), params):
+        return replace(recipe, moments=KEEP)
+    return recipe
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
@@ -79,8 +90,10 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
-        if trainer.pruning.scope == "lamp":
-            raise PruningError("scope 'lamp' is not made for weights that FSDP splits: use DDP, or scope global")
+        share = trainer.pruning.resolved("share")
+        if not SHARES[share].splits:
+            others = " or ".join(name for name, row in SHARES.items() if row.splits)
+            raise PruningError(f"share {share!r} is not made for weights that FSDP splits: use DDP, or share {others}")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
             raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":

@@ -1,11 +1,14 @@
 """The plan of a run: what will be pruned, when and how far, before anything is trained."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import Recipe, floor_kept, kept_locally, least_kept, magprune, near_floor
+from hf_cyclical.core import Pattern, Recipe, View, layer_targets
+from hf_cyclical.methods import METHODS, SHARES
 from hf_cyclical.reports import align, classifier
 
 from .distributed import describe_processes
@@ -26,16 +29,19 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters())
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
-    goal = "keep the zeros it has" if recipe.keep_zeros else f"sparsity {recipe.s_t:g}, {config.scope} scope"
+    kept = _kept(config, params)
+    arranged = f", {config.arrangement.words}" if config.pattern else ""
+    goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
+    goal = "keep the zeros it has" if recipe.keep_zeros else goal
     lines = [
         f"Plan: {config.method}, {goal}",
         f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
-        _indent(align(_layer_rows(recipe, params, config))),
+        _indent(align(_layer_rows(params, kept, config))),
         "",
-        *_layer_lines(trainer, recipe, params),
+        *_layer_lines(trainer, params, kept),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
         "",
         *_mask_lines(recipe),
@@ -48,43 +54,52 @@ def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def _layer_rows(recipe: Recipe, params: Mapping[str, Tensor], config: PruningConfig) -> list[list[str]]:
-    rows = [["layer", "shape", "weights", "kept at the end"]]
-    sizes = {name: p.numel() for name, p in params.items()}
+def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int], config: PruningConfig) -> list[list[str]]:
     row_floor = config.resolved("row_floor") or 0
-    least = least_kept(sizes, recipe.s_t, config.resolved("layer_floor") or 0)
-    local = kept_locally(params, recipe.s_t, row_floor) if config.scope == "local" else {}
+    rows = [["layer", "shape", "weights", "kept at the end"]]
     for name, p in params.items():
-        kept = f"by rank, {max(least[name], floor_kept(p.shape, row_floor)):,} or more"
-        if recipe.keep_zeros:
-            kept = f"{int(p.count_nonzero()):,}"
-        elif config.scope == "local":
-            kept = f"{local[name]:,}"
-        rows.append([name, "x".join(map(str, p.shape)), f"{sizes[name]:,}", kept])
+        by_rank = f"by rank, {config.arrangement.least(p.shape, row_floor):,} or more"
+        left = f"{kept[name]:,}" if name in kept else by_rank
+        rows.append([name, "x".join(map(str, p.shape)), f"{p.numel():,}", left])
     return rows
 
 
-def _layer_lines(trainer: CyclicalPruningTrainer, recipe: Recipe, params: Mapping[str, Tensor]) -> list[str]:
+def _kept(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many weights layers keep at the end, of those of which that is known before training."""
+    if METHODS[config.method].keeps_zeros:
+        return {name: int(p.count_nonzero()) for name, p in params.items()}
+    masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()}
+    config.choice(View(params, masks, 0), config.resolved("target_sparsity"), masks)
+    ahead = SHARES[config.resolved("share")].ahead
+    own = layer_targets(params, config.layer_targets)
+    return {name: int(mask.count_nonzero()) for name, mask in masks.items() if ahead or name in own}
+
+
+def _layer_lines(trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], kept: Mapping[str, int]) -> list[str]:
     """What to know of how the weights that stay are shared out among the layers."""
     config = trainer.pruning
-    if recipe.keep_zeros:
+    if METHODS[config.method].keeps_zeros:
         return []
-    row_floor, lines = config.resolved("row_floor"), []
-    printed = kept_locally(params, recipe.s_t)
-    if config.scope == "global":
-        lines += _floor_lines(recipe, params, config.resolved("layer_floor"), row_floor)
-    if config.scope == "local":
-        left = kept_locally(params, recipe.s_t, row_floor)
-        few = [f"{name} {n}" for name, n in left.items() if n < _FEW_KEPT and n < params[name].numel()]
-        advice = "exclude such layers to keep them dense, or use scope lamp."
-        lines += [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
-        lines += _row_lines(params, printed, row_floor, classifier(trainer.model, params))
+    few = [f"{name} {n}" for name, n in kept.items() if n < _FEW_KEPT and n < params[name].numel()]
+    by_rank = " or ".join(name for name, row in SHARES.items() if not row.ahead)
+    advice = f"exclude such layers to keep them dense, or use share {by_rank}."
+    lines = [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
+    printed = _kept(replace(config, row_floor=0), params)
+    lines += _row_lines(params, printed, config.resolved("row_floor"), classifier(trainer.model, params))
+    lines += _unfit_lines(config.arrangement, params)
     return [*lines, ""] if lines else []
+
+
+def _unfit_lines(pattern: Pattern, params: Mapping[str, Tensor]) -> list[str]:
+    """The layers of which some weights do not have the pattern."""
+    rest = {name: p.numel() - pattern.covers(p.shape) for name, p in params.items()}
+    which = ", ".join(f"{name} {n:,}" for name, n in rest.items() if n)
+    return [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}."] if which else []
 
 
 def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:
     """The layers that the target leaves fewer weights than they have rows, and what that means."""
-    rows = {name: len(p) for name, p in params.items() if p.dim() > 1}
+    rows = {name: len(params[name]) for name in kept if params[name].dim() > 1}
     short = [name for name in rows if kept[name] < rows[name]]
     if not short:
         return []
@@ -97,22 +112,6 @@ def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor:
         most = kept[head] + 1
         lines.append(f"  {head} is the classifier: at most {most} of {rows[head]} classes can be told apart.")
     return [*lines, "  row_floor 1 keeps a weight of each."]
-
-
-def _floor_lines(recipe: Recipe, params: Mapping[str, Tensor], floor: float, row_floor: int) -> list[str]:
-    if row_floor and not floor:
-        return []
-    rule = "one weight at least, and maybe no more"
-    if floor:
-        rule = f"at least {floor:g} of an equal share of the weights that stay"
-    lines = [f"  Every layer keeps {rule} (layer_floor)."]
-    masks = magprune(params, recipe.s_t, "global", layer_floor=floor, row_floor=row_floor)
-    kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
-    near = near_floor(kept, {name: p.numel() for name, p in params.items()}, recipe.s_t, floor)
-    if near:
-        which = ", ".join(f"{name} {kept[name]:,}" for name in near)
-        lines.append(f"  As the weights are now, some would keep little more: {which}; scope lamp avoids that.")
-    return lines
 
 
 def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_cyclical.config import PruningConfig, applies
+from hf_cyclical.config import PruningConfig, current_settings
 from hf_cyclical.core import TVPGD, PruningError, RecoveryTracker
+from hf_cyclical.methods import applies
 from hf_cyclical.reports import PruningReport
 
 from .checkpoints import has_manifest, refuse_damaged
@@ -53,7 +54,7 @@ def save_state(
     for name in average.values if average else ():
         value = average.whole_value(name)
         if write:
-            tensors[f"average.{name}"] = value.cpu().clone()
+            tensors[f"average.{name}"] = value.cpu().clone(memory_format=torch.contiguous_format)
     if not write:
         return
     state = {
@@ -101,8 +102,13 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             f"the checkpoint is of another kind of run: with FSDP2 {with_it}, without {without}, and the optimizer's "
             "state does not carry over: resume as it was made, on any number of processes"
         )
+    if floor := state["settings"].get("layer_floor"):
+        raise PruningError(
+            f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: "
+            "go on with the older version"
+        )
     defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
-    there = defaults | _BEFORE | state["settings"]  # a checkpoint may be older than a setting
+    there = defaults | _BEFORE | current_settings(state["settings"])  # a checkpoint may be older than a setting
     for name in settings:
         if there.get(name) != settings[name] and applies(settings["method"], name):
             raise PruningError(

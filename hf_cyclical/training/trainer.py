@@ -17,19 +17,21 @@ from hf_cyclical.core import (
     Recipe,
     RecoveryTracker,
     broadcast_buffers,
+    layer_targets,
     local,
     prunable_parameters,
     refuse_non_finite,
-    refuse_unreachable,
+    refuse_transposed,
+    refuse_unfit,
 )
+from hf_cyclical.methods import METHODS
 from hf_cyclical.reports import CycleReport, PruningReport, layer_reports, new_report, row_report, zeros
 
 from .callbacks import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoints import newest_checkpoint
 from .distributed import copies, prepare_for_fsdp
 from .ema import WeightAverage
-from .guards import masked_optimizer, refuse_other_schedules, refuse_planned_without_momentum, refuse_untested
-from .memory_format import with_channels_last
+from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
 from .pruning_state import check_state, has_state, load_state, save_state
 from .pushing import PushingTrainer
 from .tested_versions import warn_of_newer
@@ -46,20 +48,18 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
     and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`, but that it does not push.
-    With `channels_last=True` the model gets its images with the channels innermost, which makes convolutions faster.
+    With `channels_last=True` images go into the model with their channels innermost: convolutions are faster so.
 
     Attributes:
         pruning: The configuration.
-        channels_last: Whether images go into the model with the channels innermost.
         pruner: TV-PGD with its masks; `None` before `train()`.
         tracker: The history of the masks.
         report: What happened so far.
         average: The moving average of the weights, if `ema_decay` asks for one and training runs.
     """
 
-    def __init__(self, *args: Any, pruning: PruningConfig, channels_last: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, pruning: PruningConfig, **kwargs: Any) -> None:
         self.pruning = pruning
-        self.channels_last = channels_last
         self.whole_checkpoints = pruning.prunes
         self.pruner: TVPGD | None = None
         self.tracker: RecoveryTracker | None = None
@@ -101,9 +101,9 @@ class CyclicalPruningTrainer(PushingTrainer):
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
         params = self._checked_parameters()
-        if self.pruning.mask_momentum:
-            refuse_planned_without_momentum(self, params)
-        return self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        recipe = self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        refuse_planned_optimizer(self, recipe, params)
+        return recipe
 
     @property
     def recipe(self) -> Recipe:
@@ -137,20 +137,12 @@ class CyclicalPruningTrainer(PushingTrainer):
         """The one place where the number of updates is final: recipe, pruner and learning rate are made together."""
         if not self.pruning.prunes:
             return super().create_scheduler(num_training_steps, optimizer)
-        recipe = self._recipe(num_training_steps)
         params = self._checked_parameters()
         optimizer = optimizer or self.optimizer
+        recipe = fitting(self._recipe(num_training_steps), self.pruning, optimizer, params)
         self.lr_scheduler = LambdaLR(optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        self.pruner = TVPGD(
-            params,
-            recipe,
-            scope=self.pruning.scope,
-            layer_floor=self.pruning.resolved("layer_floor"),
-            row_floor=self.pruning.resolved("row_floor"),
-            replicas=copies(self),
-            mask_momentum_of=masked_optimizer(self.pruning, optimizer, params),
-        )
+        self.pruner = TVPGD(params, recipe, optimizer=unwrapped(optimizer), replicas=copies(self))
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
         self.report = new_report(self.pruning, self.model, self.pruner, self._learning_rate)
@@ -163,8 +155,7 @@ class CyclicalPruningTrainer(PushingTrainer):
 
     def project(self, t: int) -> None:
         """Lines 4 to 8 of Algorithm 1 for update `t`."""
-        self.pruner.t = t
-        if self.pruner.step():
+        if self.pruner.step(t):
             self.tracker.update(self.pruner.masks)
             self.sparsity = self.pruner.sparsity
             self.report.add_masks(t, self.sparsity, self.tracker.regrown)
@@ -185,7 +176,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 mask_distance=recovery.mask_distance,
                 learning_rate=self._learning_rate(self.state.global_step - 1),
                 at_target=self.pruner.at_target,
-                **row_report(self.model, self.pruner),
+                **row_report(self.model, self.pruner, self.pruning.resolved("row_floor") or 0),
             )
         )
 
@@ -223,7 +214,7 @@ class CyclicalPruningTrainer(PushingTrainer):
                 self.average.apply_(self.pruner.masks)
                 self.average = None
             broadcast_buffers(self._unwrapped())
-            self.report.layers = layer_reports(self.pruner, self.tracker)
+            self.report.layers = layer_reports(self.pruner, self.tracker, self.pruning.resolved("row_floor") or 0)
             if not self.pruner.at_target:
                 logger.warning(
                     "training ended at sparsity %.4f, short of the target %g", self.sparsity, self.recipe.s_t
@@ -258,10 +249,6 @@ class CyclicalPruningTrainer(PushingTrainer):
             broadcast_buffers(self._unwrapped())
         with self._as_result(averaged=not _internal_call or self.args.save_only_model):
             return super().save_model(output_dir, _internal_call)
-
-    def _prepare_input(self, data: Any) -> Any:
-        data = super()._prepare_input(data)
-        return with_channels_last(data) if self.channels_last and isinstance(data, torch.Tensor) else data
 
     def _run_epoch(self, **kwargs: Any) -> None:
         """As in Trainer, which would make one more update if it went on from the last one inside an epoch."""
@@ -325,10 +312,20 @@ class CyclicalPruningTrainer(PushingTrainer):
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()
         refuse_non_finite(params)
-        if self.pruning.method != "freeze":
-            refuse_unreachable(params, self.pruning.resolved("target_sparsity"), self.pruning.resolved("row_floor"))
+        if not METHODS[self.pruning.method].keeps_zeros:
+            row_floor, own = self.pruning.resolved("row_floor"), layer_targets(params, self.pruning.layer_targets)
+            pattern = self.pruning.arrangement
+            if self.pruning.pattern:
+                refuse_transposed(self._unwrapped(), params)
+                refuse_unfit(pattern, params)
+            for name, target in own.items():
+                pattern.refuse({name: params[name]}, target, row_floor, of=f" of {name}")
+            others = {name: p for name, p in params.items() if name not in own}
+            pattern.refuse(others, self.pruning.resolved("target_sparsity"), row_floor)
         elif not zeros(params):
-            raise PruningError("method 'freeze' keeps the zeros of a model, and this one has none: load a sparse model")
+            raise PruningError(
+                f"method {self.pruning.method!r} keeps the zeros of a model, and this one has none: load a sparse model"
+            )
         return params
 
     def _learning_rate(self, t: int) -> float:

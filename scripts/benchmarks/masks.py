@@ -99,8 +99,8 @@ def memory(options: argparse.Namespace) -> list[Row]:
     _, weights = resnet50()
     pruner = TVPGD(weights, cyclical(SPARSITY, 4, k=1, delta_t=1))
     tracker = RecoveryTracker(pruner.masks)
-    for _ in range(4):  # a whole run: what is made on the way counts too
-        pruner.step()
+    for t in range(4):  # a whole run: what is made on the way counts too
+        pruner.step(t)
         tracker.update(pruner.masks)
     tracker.end_cycle(pruner.masks)
     not_ours = storages(weights)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_cyclical.core import Scope, apply_masks_, magprune
+from hf_cyclical.core import apply_masks_, magprune, ranked, uniform
 
 from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 from .masks import peak_bytes
@@ -29,7 +29,7 @@ LAYER = 4 * MILLION  # the most weights of all layers but one
 COLUMNS = 500
 PROCESSES = 2
 SHARED = (1, 10, 100)  # million weights that are split among processes
-SCOPES: tuple[Scope, ...] = ("local", "global")
+SHARES = {"uniform": uniform, "global": ranked}
 
 
 def scaling(options: argparse.Namespace) -> list[Row]:
@@ -45,10 +45,10 @@ def scaling(options: argparse.Namespace) -> list[Row]:
         small, weights = make_weights(SMALLEST), make_weights(size)  # anew each time, as applying masks changes them
         small_masks = magprune(small, SPARSITY)
         masks = magprune(weights, SPARSITY)
-        for scope in SCOPES:
-            choose = partial(magprune, weights, SPARSITY, scope, out=masks)
-            baseline = partial(magprune, small, SPARSITY, scope, out=small_masks)
-            rows += compare(f"magprune, {scope}, {size} M", choose, baseline, weights, size)
+        for name, share in SHARES.items():
+            choose = partial(magprune, weights, SPARSITY, share, out=masks)
+            baseline = partial(magprune, small, SPARSITY, share, out=small_masks)
+            rows += compare(f"magprune, {name}, {size} M", choose, baseline, weights, size)
         rows += compare(
             f"apply_masks_, {size} M", partial(apply_masks_, weights, masks), partial(apply_masks_, small, small_masks),
             weights, size,
@@ -103,12 +103,12 @@ def communication() -> list[Row]:
         counts = json.loads((Path(folder) / "counts.json").read_text())
     return [
         ratio(
-            f"FSDP2, {PROCESSES} processes, {scope}, {size} M: {calls} collectives / weights",
+            f"FSDP2, {PROCESSES} processes, {name}, {size} M: {calls} collectives / weights",
             "bytes",
             sent,
             4 * size * MILLION,
         )
-        for size, scope, calls, sent in counts
+        for size, name, calls, sent in counts
     ]
 
 
@@ -122,10 +122,10 @@ def count_traffic(rank: int, folder: str) -> None:
         torch.manual_seed(rank)
         parts = make_weights(size, PROCESSES)
         weights = {name: DTensor.from_local(w, mesh, [Shard(0)], run_check=False) for name, w in parts.items()}
-        for scope in SCOPES:
+        for name, share in SHARES.items():
             with Traffic() as traffic:
-                magprune(weights, SPARSITY, scope)
-            counts.append((size, scope, traffic.calls, traffic.bytes))
+                magprune(weights, SPARSITY, share)
+            counts.append((size, name, traffic.calls, traffic.bytes))
     if not rank:
         (Path(folder) / "counts.json").write_text(json.dumps(counts))
     dist.destroy_process_group()

@@ -63,8 +63,9 @@ def test_resume_auto_starts_anew_and_then_goes_on_from_the_newest_whole_checkpoi
     assert load_report(tmp_path / "out") == first  # its command too, as nobody had interrupted it
 
 
-def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(prune, tmp_path):
-    arguments = [*SAVES, "--augment", "cifar"]  # an epoch has 8 updates
+@pytest.mark.parametrize("augment", ["cifar", "shift"])
+def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(prune, tmp_path, augment):
+    arguments = [*SAVES, "--augment", augment]  # an epoch has 8 updates
     assert prune([*arguments, "--output_dir", str(tmp_path / "whole")]) == 0
     for at in (10, 20):
         checkpoint = str(tmp_path / "whole" / f"checkpoint-{at}")

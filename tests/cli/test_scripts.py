@@ -48,7 +48,7 @@ class TestMainJob:
 
     def test_prints_the_plan_first(self, main_job):
         _, out, _ = main_job
-        assert out.index("Plan: cyclical, sparsity 0.95, local scope") < out.index("cycle 5")
+        assert out.index("Plan: cyclical, sparsity 0.95, share uniform") < out.index("cycle 5")
         assert "1 process, cpu, 256 images an update" in out
         assert "74,800 of the model's 75,290 weights can be pruned, in 8 layers" in out
 

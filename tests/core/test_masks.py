@@ -6,10 +6,21 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import prune
 
-from hf_cyclical.core import PruningError, apply_masks_, kept, magprune, refuse_non_finite, sparsity
+from hf_cyclical.core import (
+    PruningError,
+    apply_masks_,
+    erk,
+    kept,
+    lamp,
+    magprune,
+    ranked,
+    refuse_non_finite,
+    sparsity,
+    uniform,
+)
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-SCOPES = ["local", "global", "lamp"]
+SHARES = [uniform, erk, ranked, lamp]
 SMALL, CHUNK = 2**16, 2**20  # sizes at which the selection works differently
 
 # Few values, so that ties abound: zeros of both signs, subnormals, neighbours in float32, the largest of float16.
@@ -58,9 +69,9 @@ def test_all_zero_weights_go_by_index():
     assert magprune({"w": torch.zeros(5)}, 0.6)["w"].tolist() == [False, False, False, True, True]
 
 
-def test_of_equal_magnitudes_the_earlier_layer_goes_in_global_scope():
+def test_of_equal_magnitudes_the_earlier_layer_goes_with_a_global_share():
     params = {"a": torch.ones(3), "b": -torch.ones(3)}
-    masks = magprune(params, 0.5, "global")
+    masks = magprune(params, 0.5, ranked)
     # The third to go is the first of b, as a must keep one.
     assert masks["a"].tolist() == [False, False, True]
     assert masks["b"].tolist() == [False, True, True]
@@ -75,72 +86,72 @@ def test_a_sparsity_of_0_keeps_everything_also_zeros():
     assert magprune({"w": torch.zeros(7)}, 0.0)["w"].all()
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_sparsity_of_1_keeps_the_largest_weight_of_each_layer(scope):
-    masks = magprune({"a": torch.tensor([1.0, -9.0, 2.0]), "b": torch.tensor([0.1, 0.1])}, 1.0, scope)
+@pytest.mark.parametrize("share", SHARES)
+def test_a_sparsity_of_1_keeps_the_largest_weight_of_each_layer(share):
+    masks = magprune({"a": torch.tensor([1.0, -9.0, 2.0]), "b": torch.tensor([0.1, 0.1])}, 1.0, share)
     assert masks["a"].tolist() == [False, True, False]
     assert masks["b"].tolist() == [False, True]
 
 
 @given(layers(DTYPES, st.sampled_from(TIED)), sparsities)
-def test_local_scope_drops_exactly_k_of_each_layer(params, s):
+def test_a_uniform_share_drops_exactly_k_of_each_layer(params, s):
     masks = magprune(params, s)
     for name, w in params.items():
         assert int(masks[name].sum()) == max(w.numel() - round(s * w.numel()), 1)
 
 
 @given(layers(DTYPES, st.sampled_from(TIED)), sparsities)
-def test_global_scope_drops_exactly_k_of_all_and_leaves_one_per_layer(params, s):
-    masks = magprune(params, s, "global")
+def test_a_global_share_drops_exactly_k_of_all_and_leaves_one_per_layer(params, s):
+    masks = magprune(params, s, ranked)
     total = sum(w.numel() for w in params.values())
     assert kept(masks) == max(total - round(s * total), len(params))
     assert all(mask.any() for mask in masks.values())
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @given(params=layers(DTYPES, st.sampled_from(TIED)), s=sparsities)
-def test_masks_equal_the_stable_sort_with_ties_and_mixed_dtypes(scope, params, s):
-    assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+def test_masks_equal_the_stable_sort_with_ties_and_mixed_dtypes(share, params, s):
+    assert_same_masks(magprune(params, s, share), reference.magprune(params, s, share.__name__))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @given(params=layers([torch.float64], st.floats(allow_nan=False, allow_infinity=False)), s=sparsities)
-def test_masks_equal_the_stable_sort_on_any_finite_float64(scope, params, s):
-    assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+def test_masks_equal_the_stable_sort_on_any_finite_float64(share, params, s):
+    assert_same_masks(magprune(params, s, share), reference.magprune(params, s, share.__name__))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("ties", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_large_layers_equal_the_stable_sort(dtype, ties, scope):
+def test_large_layers_equal_the_stable_sort(dtype, ties, share):
     params = {
         "below": random_layer((SMALL,), dtype, ties=ties, seed=1),
         "above": random_layer((257, 256), dtype, ties=ties, seed=2),
     }
     for s in (0.1, 0.3, 0.99):
-        assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+        assert_same_masks(magprune(params, s, share), reference.magprune(params, s, share.__name__))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("zeros", [0.5, 0.8])  # some, and so many that the others are set apart
 @pytest.mark.parametrize("size", [1000, 100_000, 400_000])
-def test_layers_that_are_sparse_already_equal_the_stable_sort(size, zeros, scope):
+def test_layers_that_are_sparse_already_equal_the_stable_sort(size, zeros, share):
     params = {"first": random_layer((size,), seed=1), "second": random_layer((size // 10,), seed=2)}
     for w in params.values():
         w[torch.randperm(len(w), generator=torch.Generator().manual_seed(3))[: round(len(w) * zeros)]] = 0
     for s in (0.0, zeros / 2, zeros, 0.9):  # no zero, some, all of them, and more
-        assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+        assert_same_masks(magprune(params, s, share), reference.magprune(params, s, share.__name__))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_ties_go_by_index_across_chunks_and_layers(scope):
+@pytest.mark.parametrize("share", SHARES)
+def test_ties_go_by_index_across_chunks_and_layers(share):
     params = {
         "first": random_layer((CHUNK + CHUNK // 2,), ties=True, seed=1),
         "second": random_layer((CHUNK // 2,), ties=True, seed=2),
     }
     # A quarter cuts the weights of magnitude 1 in the first chunk, 0.95 those of magnitude 3 after it.
     for s in (0.25, 0.95):
-        assert_same_masks(magprune(params, s, scope), reference.magprune(params, s, scope))
+        assert_same_masks(magprune(params, s, share), reference.magprune(params, s, share.__name__))
 
 
 def test_a_large_layer_of_one_value_goes_by_index():
@@ -160,24 +171,24 @@ def test_large_magnitudes_that_differ_in_their_last_bit_are_told_apart():
 def test_a_large_global_group_of_mixed_dtypes_equals_the_stable_sort():
     params = {str(dtype): random_layer((30_000,), dtype, seed=i) for i, dtype in enumerate(DTYPES)}
     for s in (0.5, 0.97):
-        assert_same_masks(magprune(params, s, "global"), reference.magprune(params, s, "global"))
+        assert_same_masks(magprune(params, s, ranked), reference.magprune(params, s, "ranked"))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("channels", [8, 128])
-def test_memory_layout_makes_no_difference(scope, channels):
+def test_memory_layout_makes_no_difference(share, channels):
     w = random_layer((channels, channels, 3, 3), ties=True)
     params = {"conv": w.to(memory_format=torch.channels_last), "linear": w.view(channels, -1).t()}
     assert not any(p.is_contiguous() for p in params.values())
-    assert_same_masks(magprune(params, 0.7, scope), reference.magprune(params, 0.7, scope))
+    assert_same_masks(magprune(params, 0.7, share), reference.magprune(params, 0.7, share.__name__))
 
 
 # At least one weight per layer ---------------------------------------------------------------------------------------
 
 
-def test_a_tiny_layer_keeps_its_largest_weight_in_global_scope_and_the_others_make_up_for_it():
+def test_a_tiny_layer_keeps_its_largest_weight_with_a_global_share_and_the_others_make_up_for_it():
     params = {"big": torch.arange(1.0, 1001.0), "tiny": torch.tensor([3e-9, -5e-9, 1e-9])}
-    masks = magprune(params, 0.9, "global", layer_floor=0)
+    masks = magprune(params, 0.9, ranked)
     assert masks["tiny"].tolist() == [False, True, False]
     assert kept(masks) == 1003 - round(0.9 * 1003)
     assert not masks["big"][:901].any()
@@ -186,13 +197,13 @@ def test_a_tiny_layer_keeps_its_largest_weight_in_global_scope_and_the_others_ma
 
 def test_several_layers_that_would_vanish_one_after_the_other_all_keep_a_weight():
     params = {f"layer{i}": torch.full((10,), 10.0**i) for i in range(5)}
-    masks = magprune(params, 0.9, "global")
+    masks = magprune(params, 0.9, ranked)
     assert [int(mask.sum()) for mask in masks.values()] == [1, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_layer_of_a_single_weight_is_never_pruned(scope):
-    masks = magprune({"one": torch.tensor([1e-9]), "many": torch.arange(1.0, 11.0)}, 0.9, scope)
+@pytest.mark.parametrize("share", SHARES)
+def test_a_layer_of_a_single_weight_is_never_pruned(share):
+    masks = magprune({"one": torch.tensor([1e-9]), "many": torch.arange(1.0, 11.0)}, 0.9, share)
     assert masks["one"].all()
 
 
@@ -210,7 +221,7 @@ def test_local_masks_equal_those_of_torch_without_ties(s):
 @pytest.mark.parametrize("s", [0.13, 0.5, 0.9])
 def test_global_masks_equal_those_of_torch_without_ties(s):
     model = nn.Sequential(nn.Linear(37, 41), nn.Linear(41, 300))
-    masks = magprune({"0": model[0].weight, "1": model[1].weight}, s, "global", layer_floor=0)
+    masks = magprune({"0": model[0].weight, "1": model[1].weight}, s, ranked)
     prune.global_unstructured([(m, "weight") for m in model], prune.L1Unstructured, amount=s)
     assert torch.equal(masks["0"], model[0].weight_mask.bool())
     assert torch.equal(masks["1"], model[1].weight_mask.bool())
@@ -219,15 +230,15 @@ def test_global_masks_equal_those_of_torch_without_ties(s):
 # Weights without a rank ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("size", [10, SMALL + 10])
 @pytest.mark.parametrize("s", [0.0, 0.9])
 @pytest.mark.parametrize("bad", [torch.nan, -torch.nan, torch.inf, -torch.inf])
-def test_a_weight_that_is_not_finite_is_an_error_that_names_its_layer(bad, s, size, scope):
+def test_a_weight_that_is_not_finite_is_an_error_that_names_its_layer(bad, s, size, share):
     params = {"good.weight": torch.ones(size), "bad.weight": torch.ones(size), "fine.weight": torch.ones(size)}
     params["bad.weight"][[3, 7]] = bad
     with pytest.raises(PruningError, match=rf"^bad\.weight has 2 NaN or infinite weights of {size}, .*: check"):
-        magprune(params, s, scope)
+        magprune(params, s, share)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -245,9 +256,9 @@ def test_refuse_non_finite_accepts_every_finite_weight():
 # Masks in place ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("old", [True, False])
-def test_out_is_overwritten(old, scope):
+def test_out_is_overwritten(old, share):
     params = {
         "linear": random_layer((30, 40)),
         "conv": random_layer((8, 8, 3, 3)).to(memory_format=torch.channels_last),
@@ -255,9 +266,9 @@ def test_out_is_overwritten(old, scope):
     }
     out = {name: torch.full_like(w, old, dtype=torch.bool) for name, w in params.items()}
     before = dict(out)
-    assert magprune(params, 0.9, scope, out=out) is out
+    assert magprune(params, 0.9, share, out=out) is out
     assert all(out[name] is before[name] for name in params)
-    assert_same_masks(out, reference.magprune(params, 0.9, scope))
+    assert_same_masks(out, reference.magprune(params, 0.9, share.__name__))
 
 
 def test_the_weights_are_left_alone():

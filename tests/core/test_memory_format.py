@@ -1,6 +1,7 @@
 """Masks follow from a weight's values and indices, however the weight lies in memory."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.training import assert_equal
 
-from hf_cyclical.core import TVPGD, RecoveryTracker, apply_masks_, cyclical, gradual_recovery, magprune
+from hf_cyclical.core import (
+    KEEP,
+    MASK,
+    TVPGD,
+    RecoveryTracker,
+    apply_masks_,
+    cyclical,
+    erk,
+    gradual_recovery,
+    lamp,
+    magprune,
+    ranked,
+    uniform,
+)
 
-SCOPES = ["local", "global", "lamp"]
+SHARES = [uniform, erk, ranked, lamp]
 TIED = [0.0, -0.0, 1e-40, 0.5, -0.5, 1.0, -1.0, 3.0]
 NAMES = ["stem", "deep", "point", "head"]
 SHAPES = [(5, 3, 3, 3), (6, 4, 3, 2), (7, 5, 1, 1), (4, 9)]
@@ -57,20 +71,20 @@ def large_weights(*, ties=False):
     return {name: (w * 2).round() for name, w in params.items()} if ties else params
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(params=weights(), s=st.floats(0, 1))
-def test_masks_are_those_of_contiguous_weights(layout, scope, params, s):
-    assert_equal(magprune(in_layout(layout, params), s, scope), magprune(params, s, scope))
+def test_masks_are_those_of_contiguous_weights(layout, share, params, s):
+    assert_equal(magprune(in_layout(layout, params), s, share), magprune(params, s, share))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("ties", [False, True])
-def test_masks_of_large_layers_are_those_of_contiguous_weights(layout, scope, ties):
+def test_masks_of_large_layers_are_those_of_contiguous_weights(layout, share, ties):
     params = large_weights(ties=ties)
     for s in (0.1, 0.5, 0.9):
-        assert_equal(magprune(in_layout(layout, params), s, scope), magprune(params, s, scope))
+        assert_equal(magprune(in_layout(layout, params), s, share), magprune(params, s, share))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_masks_in_a_layout_of_their_own_are_overwritten_and_applied(layout, mask
 def test_masks_have_the_layout_of_their_weights():
     params = in_layout(innermost, large_weights())
     pruner = TVPGD(params, cyclical(0.9, 8, k=2, delta_t=1))
-    pruner.step()
+    pruner.step(0)
     flags = RecoveryTracker(pruner.masks).flags
     for name, w in params.items():
         assert pruner.masks[name].stride() == flags[name].stride() == w.stride()
@@ -104,7 +118,7 @@ def run(layout, recipe, updates=range(24), state=None, mask_momentum=True):
     gradients = [{name: torch.randn(w.shape, generator=generator) for name, w in start.items()} for _ in range(24)]
     params = {name: torch.nn.Parameter(layout(w)) for name, w in start.items()}
     optimizer = torch.optim.SGD(params.values(), lr=0.05, momentum=0.9)
-    pruner = TVPGD(params, recipe, mask_momentum_of=optimizer if mask_momentum else None)
+    pruner = TVPGD(params, replace(recipe, moments=MASK if mask_momentum else KEEP), optimizer=optimizer)
     tracker = RecoveryTracker(pruner.masks)
     if state is not None:
         for name, p in params.items():
@@ -116,7 +130,7 @@ def run(layout, recipe, updates=range(24), state=None, mask_momentum=True):
         for name, p in params.items():
             p.grad = layout(gradients[t][name])
         optimizer.step()
-        if pruner.step():
+        if pruner.step(t):
             tracker.update(pruner.masks)
     return params, optimizer, pruner, tracker
 

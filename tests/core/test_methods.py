@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from support.training import (
-    SCOPES,
+    SHARES,
     T,
     Training,
     adamw,
@@ -36,11 +36,11 @@ from hf_cyclical.core import (
 )
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("make_optimizer", [sgd, adamw])
 @pytest.mark.parametrize("method", [one_shot, iterative])
-def test_one_shot_and_iterative_pruning_never_recover_a_weight(method, make_optimizer, scope):
-    history = Training(method(0.9, T), make_optimizer, scope).run()
+def test_one_shot_and_iterative_pruning_never_recover_a_weight(method, make_optimizer, share):
+    history = Training(method(0.9, T), make_optimizer, share).run()
     assert [returned(before, after) for before, after in pairwise(history)] == [0] * (T - 1)
 
 
@@ -49,11 +49,11 @@ def test_one_shot_prunes_the_weights_as_they_were_given():
     assert_equal(Training(one_shot(0.9, T)).run()[-1], expected)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("make_optimizer", [sgd, adamw])
-def test_cyclical_pruning_recovers_weights_at_every_boundary(make_optimizer, scope):
+def test_cyclical_pruning_recovers_weights_at_every_boundary(make_optimizer, share):
     recipe = cyclical(0.9, T, k=4)
-    history = Training(recipe, make_optimizer, scope).run()
+    history = Training(recipe, make_optimizer, share).run()
     for cycle in recipe.cycles[1:]:
         assert returned(history[cycle.start - 1], history[cycle.start]) > 0
 

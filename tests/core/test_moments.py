@@ -5,7 +5,7 @@ import torch
 from support.training import T, Training, assert_equal, make_batches
 from torch import nn
 
-from hf_cyclical.core import TVPGD, PruningError, Recipe, cyclical, gradual_recovery, with_dense_start
+from hf_cyclical.core import KEEP, MASK, TVPGD, PruningError, Recipe, cyclical, gradual_recovery, with_dense_start
 
 
 def pushed(masked):
@@ -18,12 +18,13 @@ def pushed(masked):
         eta=lambda t: 1.0,
         update_at=lambda t: t in (0, 5),
         cycles=(range(6),),
+        moments=MASK if masked else KEEP,
     )
-    pruner = TVPGD({"weight": model.weight}, recipe, mask_momentum_of=optimizer if masked else None)
-    for _ in range(6):
+    pruner = TVPGD({"weight": model.weight}, recipe, optimizer=optimizer)
+    for t in range(6):
         model.weight.grad = torch.full((1, 3), -0.1)
         optimizer.step()
-        pruner.step()
+        pruner.step(t)
     return model.weight.tolist()[0]
 
 

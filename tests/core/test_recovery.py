@@ -143,8 +143,8 @@ def test_mask_distance_is_over_all_layers_together():
 def test_masks_and_history_take_at_most_two_bytes_per_weight():
     pruner = TVPGD({"conv": torch.randn(8, 4, 3, 3), "linear": torch.randn(30, 20)}, cyclical(0.9, 20, k=2))
     tracker = RecoveryTracker(pruner.masks)
-    for _ in range(20):
-        pruner.step()
+    for t in range(20):
+        pruner.step(t)
         tracker.update(pruner.masks)
     stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_in([pruner, tracker])}
     weights = {p.untyped_storage().data_ptr() for p in pruner.params.values()}

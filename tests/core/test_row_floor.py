@@ -1,5 +1,7 @@
 """The floor of the rows: every filter and every output keeps its largest weights, and the model its exact sparsity."""
 
+from dataclasses import replace
+
 import pytest
 import reference
 import torch
@@ -10,9 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from hf_cyclical.core import TVPGD, PruningError, cyclical, kept, kept_locally, magprune, whole
+from hf_cyclical.core import TVPGD, Largest, PruningError, cyclical, erk, kept, lamp, magprune, ranked, uniform, whole
 
-SCOPES = ["local", "global", "lamp"]
+SHARES = [uniform, erk, ranked, lamp]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 TIED = [0.0, -0.0, 1e-40, 0.5, -0.5, 0.50000006, 1.0, -1.0, 3.0, 65504.0, -65504.0]
 
@@ -29,16 +31,20 @@ def layers(draw):
     return found
 
 
-def reachable(params, row_floor, share):
-    """The sparsity at this share of the way to the highest that the floor allows."""
+def reachable(params, row_floor, part):
+    """The sparsity at this part of the way to the highest that the floor allows."""
     held = sum(max(int(reference.row_tops(w, row_floor).sum()), 1) for w in params.values())
     total = sum(w.numel() for w in params.values())
-    return share * (total - held) / total
+    return part * (total - held) / total
 
 
 def sized(seed=0, **shapes):
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def counts(masks):
+    return {name: int(mask.sum()) for name, mask in masks.items()}
 
 
 # Which weights stay --------------------------------------------------------------------------------------------------
@@ -61,46 +67,47 @@ def test_a_layer_with_fewer_weights_than_rows_keeps_one_a_row_and_the_others_mak
     # conv1 of a ResNet-20 at 0.98: 9 of 432 weights for 16 filters. 2,400 weights in all keep 48: 16 and 32.
     params = sized(conv1=(16, 3, 3, 3), fc=(24, 82))
     masks = magprune(params, 0.98, row_floor=1)
-    assert {name: int(mask.sum()) for name, mask in masks.items()} == {"conv1": 16, "fc": 32}
-    assert kept_locally(params, 0.98) == {"conv1": 9, "fc": 39}
+    assert counts(masks) == {"conv1": 16, "fc": 32}
+    assert counts(magprune(params, 0.98)) == {"conv1": 9, "fc": 39}
 
 
 def test_shares_are_apportioned_by_the_largest_remainder():
     # 100, 100 and 101 weights; 30.1 of 301 stay, that is 30: 9.97, 9.97 and 10.07 are 10, 10 and 10.
     params = sized(a=(2, 50), b=(2, 50), c=(1, 101))
-    assert kept_locally(params, 0.9, row_floor=1) == {"a": 10, "b": 10, "c": 10}
+    assert counts(magprune(params, 0.9, row_floor=1)) == {"a": 10, "b": 10, "c": 10}
     # 33.1, rounded 33: 10.96, 10.96, 11.07.
-    assert kept_locally(params, 0.89, row_floor=1) == {"a": 11, "b": 11, "c": 11}
+    assert counts(magprune(params, 0.89, row_floor=1)) == {"a": 11, "b": 11, "c": 11}
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@given(params=layers(), share=st.floats(0, 1), row_floor=st.integers(1, 3))
-def test_masks_equal_a_sort_that_spares_the_largest_of_each_row(scope, params, share, row_floor):
-    s = reachable(params, row_floor, share)
-    masks = magprune(params, s, scope, row_floor=row_floor)
-    expected = reference.magprune(params, s, scope, row_floor=row_floor)
+@pytest.mark.parametrize("share", SHARES)
+@given(params=layers(), part=st.floats(0, 1), row_floor=st.integers(1, 3))
+def test_masks_equal_a_sort_that_spares_the_largest_of_each_row(share, params, part, row_floor):
+    s = reachable(params, row_floor, part)
+    masks = magprune(params, s, share, row_floor=row_floor)
+    expected = reference.magprune(params, s, share.__name__, row_floor=row_floor)
     assert all(torch.equal(mask, expected[name]) for name, mask in masks.items())
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("zeros", [0.0, 0.95])
-def test_large_layers_too(scope, zeros):
+def test_large_layers_too(share, zeros):
     params = sized(a=(512, 300), b=(40, 3000), c=(700, 2, 3, 3))
     params["a"][:200] *= 1e-4
     params["c"][::3] = 0
     generator = torch.Generator().manual_seed(1)
     params = {name: w * (torch.rand(w.shape, generator=generator) >= zeros) for name, w in params.items()}
     for s in (0.5, 0.97, 0.995):
-        masks, expected = magprune(params, s, scope, row_floor=1), reference.magprune(params, s, scope, row_floor=1)
+        masks = magprune(params, s, share, row_floor=1)
+        expected = reference.magprune(params, s, share.__name__, row_floor=1)
         assert all(torch.equal(mask, expected[name]) for name, mask in masks.items()), s
         assert kept(masks) == 286_200 - round(s * 286_200)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@given(params=layers(), share=st.floats(0, 1), row_floor=st.integers(1, 3))
-def test_the_model_loses_exactly_k_and_no_row_is_below_the_floor(scope, params, share, row_floor):
-    s = reachable(params, row_floor, share)
-    masks = magprune(params, s, scope, row_floor=row_floor)
+@pytest.mark.parametrize("share", SHARES)
+@given(params=layers(), part=st.floats(0, 1), row_floor=st.integers(1, 3))
+def test_the_model_loses_exactly_k_and_no_row_is_below_the_floor(share, params, part, row_floor):
+    s = reachable(params, row_floor, part)
+    masks = magprune(params, s, share, row_floor=row_floor)
     total = sum(w.numel() for w in params.values())
     assert kept(masks) == total - round(s * total)
     for mask in masks.values():
@@ -108,22 +115,22 @@ def test_the_model_loses_exactly_k_and_no_row_is_below_the_floor(scope, params, 
         assert (rows.sum(1) >= min(row_floor if mask.dim() > 1 else 1, rows.shape[1])).all()
 
 
-@pytest.mark.parametrize("scope", ["global", "lamp"])
-@given(params=layers(), share=st.floats(0, 1))
-def test_where_no_row_is_empty_it_changes_nothing(scope, params, share):
-    s = reachable(params, 1, share)
-    free = magprune(params, s, scope, layer_floor=0 if scope == "global" else None)
+@pytest.mark.parametrize("share", [ranked, lamp])
+@given(params=layers(), part=st.floats(0, 1))
+def test_where_no_row_is_empty_it_changes_nothing(share, params, part):
+    s = reachable(params, 1, part)
+    free = magprune(params, s, share)
     if all(mask.flatten(1).any(1).all() for mask in free.values() if mask.dim() > 1):
-        masks = magprune(params, s, scope, row_floor=1)
+        masks = magprune(params, s, share, row_floor=1)
         assert all(torch.equal(mask, free[name]) for name, mask in masks.items())
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_memory_format_makes_no_difference(scope):
+@pytest.mark.parametrize("share", SHARES)
+def test_memory_format_makes_no_difference(share):
     params = sized(a=(64, 16, 3, 3), b=(32, 64, 3, 3), c=(10, 32))
     params["a"][:20] *= 1e-5
     last = {name: w.to(memory_format=torch.channels_last) if w.dim() == 4 else w for name, w in params.items()}
-    masks, expected = magprune(last, 0.97, scope, row_floor=1), magprune(params, 0.97, scope, row_floor=1)
+    masks, expected = magprune(last, 0.97, share, row_floor=1), magprune(params, 0.97, share, row_floor=1)
     assert all(torch.equal(mask, expected[name]) for name, mask in masks.items())
 
 
@@ -138,11 +145,11 @@ def compare_with_one_piece(rank):
     mesh = init_device_mesh("cpu", (2,))
     parts = {name: distribute_tensor(w, mesh, [Shard(0)]) for name, w in params.items()}
     wrong = []
-    for scope in ("local", "global"):
+    for share in (uniform, erk, ranked):
         for s in (0.0, 0.5, 0.97, 0.99):
-            expected, found = (magprune(weights, s, scope, row_floor=1) for weights in (params, parts))
+            expected, found = (magprune(weights, s, share, row_floor=1) for weights in (params, parts))
             if any(not torch.equal(whole(found[name], parts[name]), expected[name]) for name in params):
-                wrong.append((scope, s))
+                wrong.append((share.__name__, s))
     return wrong
 
 
@@ -153,15 +160,15 @@ def test_weights_that_are_split_get_the_masks_of_whole_ones():
 # Refusals and runs ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_sparsity_that_leaves_fewer_weights_than_the_floor_is_refused(scope):
+@pytest.mark.parametrize("share", SHARES)
+def test_a_sparsity_that_leaves_fewer_weights_than_the_floor_is_refused(share):
     message = (
         r"^sparsity 0.995 leaves 10 of 2,000 weights, and row_floor 1 keeps 40: use a sparsity of at most 0.98, or "
         r"row_floor 0$"
     )
     with pytest.raises(PruningError, match=message):
-        magprune(sized(w=(40, 50)), 0.995, scope, row_floor=1)
-    assert kept(magprune(sized(w=(40, 50)), 0.98, scope, row_floor=1)) == 40
+        magprune(sized(w=(40, 50)), 0.995, share, row_floor=1)
+    assert kept(magprune(sized(w=(40, 50)), 0.98, share, row_floor=1)) == 40
 
 
 def test_a_negative_floor_is_refused():
@@ -169,18 +176,19 @@ def test_a_negative_floor_is_refused():
         magprune(sized(w=(4, 5)), 0.5, row_floor=-1)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_no_row_is_empty_after_any_update_of_a_run(scope):
+@pytest.mark.parametrize("share", SHARES)
+def test_no_row_is_empty_after_any_update_of_a_run(share):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
     params = {"0.weight": model[0].weight, "4.weight": model[4].weight}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    pruner = TVPGD(params, cyclical(0.98, 60, k=3, delta_t=4), scope=scope, row_floor=1)
+    recipe = replace(cyclical(0.98, 60, k=3, delta_t=4), choose=Largest(share=share, row_floor=1))
+    pruner = TVPGD(params, recipe)
     total = sum(p.numel() for p in params.values())
-    for _ in range(60):
+    for t in range(60):
         nn.functional.cross_entropy(model(torch.randn(8, 1, 8, 8)), torch.randint(10, (8,))).backward()
         optimizer.step()
-        pruner.step()
+        pruner.step(t)
         optimizer.zero_grad()
         assert all(p.flatten(1).any(1).all() for p in params.values())
         assert kept(pruner.masks) == total - round(pruner.s_now * total)

@@ -1,5 +1,7 @@
 """Weights on several real processes: the same masks as in one piece, and no silent fork."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,15 +13,20 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from hf_cyclical.core import (
     TVPGD,
+    Largest,
     PruningError,
     RecoveryTracker,
     Shards,
     cyclical,
+    erk,
     gradual_recovery,
+    lamp,
     magprune,
     prunable_parameters,
+    ranked,
     refuse_non_finite,
     topk,
+    uniform,
     whole,
 )
 
@@ -54,13 +61,13 @@ def compare_with_one_piece(rank):
     ):  # fmt: skip
         weights = some_weights(kind, dtype)
         parts = split(weights, Shard(0))
-        for scope in ("local", "global"):
+        for share in (uniform, erk, ranked):
             for s in SPARSITIES:
-                expected = magprune(weights, s, scope)
-                found = magprune(parts, s, scope)
+                expected = magprune(weights, s, share)
+                found = magprune(parts, s, share)
                 same = [torch.equal(whole(found[name], parts[name]), expected[name]) for name in weights]
                 if not all(same):
-                    wrong.append((kind, dtype, scope, s, same))
+                    wrong.append((kind, dtype, share.__name__, s, same))
     return wrong
 
 
@@ -71,7 +78,7 @@ def non_finite_on_the_last(rank):
     messages = []
     for attempt in (
         lambda: magprune(parts, 0.5),
-        lambda: magprune(parts, 0.5, "global"),
+        lambda: magprune(parts, 0.5, ranked),
         lambda: refuse_non_finite(parts),
     ):
         try:
@@ -93,15 +100,15 @@ class Net(nn.Module):
         return self.head(self.hidden(self.conv(x).relu().flatten(1)).relu())
 
 
-def train(rank, scope, make_recipe, stop_at, sharded):
+def train(rank, share, make_recipe, stop_at, sharded):
     """Masks and counts of a run whose pruner is replaced half way; every process has the same data."""
     net = Net()
     if sharded:
         fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    recipe = make_recipe(0.9, 24, delta_t=3)
+    recipe = replace(make_recipe(0.9, 24, delta_t=3), choose=Largest(share=share))
     params = prunable_parameters(net)
-    pruner = TVPGD(params, recipe, scope=scope)
+    pruner = TVPGD(params, recipe)
     tracker = RecoveryTracker(pruner.masks, params)
     generator = torch.Generator().manual_seed(1)
     for t in range(recipe.T):
@@ -109,13 +116,13 @@ def train(rank, scope, make_recipe, stop_at, sharded):
         nn.functional.cross_entropy(net(x), x.flatten(1)[:, :3].argmax(1)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if pruner.step():
+        if pruner.step(t):
             tracker.update(pruner.masks)
         if t == stop_at:
             state, history = pruner.state_dict(), tracker.state_dict()
             with pruner.masked():
                 pass
-            pruner = TVPGD(params, recipe, scope=scope)
+            pruner = TVPGD(params, recipe)
             pruner.load_state_dict(state)
             tracker = RecoveryTracker(pruner.masks, params)
             tracker.load_state_dict(history)
@@ -146,11 +153,11 @@ class TestSplitWeights:
         assert messages[0] == messages[1]
         assert [m.split(",")[0] for m in messages[0]] == ["c has 1 NaN or infinite weights of 1728"] * 3
 
-    @pytest.mark.parametrize("scope", ["local", "global"])
+    @pytest.mark.parametrize("share", [uniform, ranked])
     @pytest.mark.parametrize(("recipe", "stop_at"), [(cyclical, 11), (gradual_recovery, 7)])
-    def test_a_run_under_fsdp2_is_that_of_one_process(self, scope, recipe, stop_at):
-        one = train(0, scope, recipe, None, sharded=False)
-        for result in on_processes(2, train, scope, recipe, stop_at, True):
+    def test_a_run_under_fsdp2_is_that_of_one_process(self, share, recipe, stop_at):
+        one = train(0, share, recipe, None, sharded=False)
+        for result in on_processes(2, train, share, recipe, stop_at, True):
             assert result["numbers"] == one["numbers"]
             for name, mask in one["masks"].items():
                 assert torch.equal(result["masks"][name], mask), name
@@ -161,13 +168,13 @@ class TestSplitWeights:
         with pytest.raises(PruningError, match="use FSDP2"):
             on_processes(2, _prune_split_otherwise, placement)
 
-    def test_lamp_scope_is_refused(self):
-        with pytest.raises(PruningError, match="scope 'lamp' is not made for weights that are split among processes"):
-            on_processes(2, _prune_split_otherwise, Shard(0), "lamp")
+    def test_lamp_is_refused(self):
+        with pytest.raises(PruningError, match="share 'lamp' is not made for weights that are split among processes"):
+            on_processes(2, _prune_split_otherwise, Shard(0), lamp)
 
 
-def _prune_split_otherwise(rank, placement, scope="local"):
-    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5, scope)
+def _prune_split_otherwise(rank, placement, share=uniform):
+    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5, share)
 
 
 class TestCopies:
@@ -187,8 +194,8 @@ def _prune_copies(rank, drift):
     pruner = TVPGD(
         prunable_parameters(net, include=["hidden", "head"]), cyclical(1 / 3, 4, k=1), replicas=dist.group.WORLD
     )
-    for _ in range(4):
-        pruner.step()
+    for t in range(4):
+        pruner.step(t)
     return pruner.kept_by_layer()
 
 

@@ -79,7 +79,7 @@ def test_a_run_saved_while_dense_is_sparse_on_disk_and_dense_again_when_loaded()
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(here, there, message):
     pruner, other = (TVPGD({n: torch.randn(s) for n, s in x.items()}, one_shot(0.5, 4)) for x in (here, there))
-    other.step()
+    other.step(0)
     with pytest.raises(PruningError, match=f"^the state does not fit: {message}$"):
         pruner.load_state_dict(other.state_dict())
     assert pruner.t == 0

@@ -1,5 +1,7 @@
 """Algorithm 1 in a plain loop, against the reference and by hand."""
 
+from dataclasses import replace
+
 import pytest
 import reference
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.training import (
     NAMES,
-    SCOPES,
+    SHARES,
     T,
     Training,
     adamw,
@@ -22,6 +24,7 @@ from support.training import (
 
 from hf_cyclical.core import (
     TVPGD,
+    Largest,
     PruningError,
     cyclical,
     cyclical_lr,
@@ -29,18 +32,20 @@ from hf_cyclical.core import (
     gradual_recovery,
     iterative,
     kept,
+    lamp,
     magprune,
     one_shot,
     pgd,
     sparsity,
+    uniform,
 )
 
 
 @pytest.mark.parametrize("mask_momentum", [False, True])
-@pytest.mark.parametrize("scope", [*SCOPES, "lamp"])
+@pytest.mark.parametrize("share", [*SHARES, lamp])
 @pytest.mark.parametrize("make_optimizer", [sgd, adamw])
-def test_cyclical_pruning_equals_the_reference(make_optimizer, scope, mask_momentum):
-    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, scope, mask_momentum=mask_momentum)
+def test_cyclical_pruning_equals_the_reference(make_optimizer, share, mask_momentum):
+    training = Training(cyclical(0.9, T, k=3, delta_t=4), make_optimizer, share, mask_momentum=mask_momentum)
     history = training.run()
     oracle = reference.tv_pgd(
         make_model(),
@@ -49,7 +54,7 @@ def test_cyclical_pruning_equals_the_reference(make_optimizer, scope, mask_momen
         reference.Cyclical(0.9, T, k=3, delta_t=4),
         names=NAMES,
         loss=cross_entropy,
-        scope=scope,
+        share=share.__name__,
         mask_momentum=mask_momentum,
     )
     for masks, expected in zip(history, oracle.history, strict=True):
@@ -98,22 +103,23 @@ def test_step_says_whether_the_masks_were_chosen_anew():
     st.integers(1, 50),
     st.floats(0.01, 1),
     st.sampled_from(["cubic", "linear", "step", "constant"]),
-    st.sampled_from(SCOPES),
+    st.sampled_from(SHARES),
 )
-def test_the_sparsity_is_exactly_the_target_at_the_end_of_every_cycle(run, s_t, delta_t, ramp, shape, scope):
+def test_the_sparsity_is_exactly_the_target_at_the_end_of_every_cycle(run, s_t, delta_t, ramp, shape, share):
     T, k = run
     generator = torch.Generator().manual_seed(0)
     params = {name: torch.randn(n, generator=generator) for name, n in {"a": 37, "b": 10}.items()}
-    pruner = TVPGD(params, cyclical(s_t, T, k=k, delta_t=delta_t, ramp=ramp, shape=shape), scope=scope)
+    recipe = cyclical(s_t, T, k=k, delta_t=delta_t, ramp=ramp, shape=shape)
+    pruner = TVPGD(params, replace(recipe, choose=Largest(share=share)))
     ends = {(c + 1) * T // k - 1 for c in range(k)}
     for t in range(T):
         for p in params.values():
             p += torch.randn(p.shape, generator=generator)
-        pruner.step()
+        pruner.step(t)
         if t in ends:
             zeros = {name: int((p == 0).sum()) for name, p in params.items()}
             assert pruner.at_target
-            if scope == "local":
+            if share is uniform:
                 assert zeros == {"a": min(round(s_t * 37), 36), "b": min(round(s_t * 10), 9)}
             else:
                 assert sum(zeros.values()) == min(round(s_t * 47), 45)
@@ -145,30 +151,29 @@ def test_at_target_is_false_on_the_way_to_the_target():
 def test_falling_sparsity_returns_the_weights_with_the_largest_updates():
     w = torch.tensor([1.0, 2.0, 30.0, 3.0, 4.0, -40.0, 5.0, 6.0])
     pruner = TVPGD({"w": w}, cyclical(0.75, 4, k=2, ramp=0.5))
-    pruner.step()
-    pruner.step()
+    pruner.step(0)
+    pruner.step(1)
     assert w.tolist() == [0, 0, 30, 0, 0, -40, 0, 0]
     w += torch.tensor([0.1, -0.7, 1.0, 0.2, 0.6, 1.0, -0.3, 0.5])
-    pruner.step()
+    pruner.step(2)
     # s falls from 0.75 to 0.375: 3 of 8 weights stay pruned, 3 of the 6 pruned ones return with what they learned.
     assert w.tolist() == pytest.approx([0, -0.7, 31, 0, 0.6, -39, 0, 0.5])
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_in_training_the_pruned_weights_with_the_largest_gradients_return(scope):
-    training = Training(cyclical(0.9, T, k=2), plain_sgd, scope)
-    training.pruner.layer_floor = 0 if scope == "global" else None  # the rank alone
+@pytest.mark.parametrize("share", SHARES)
+def test_in_training_the_pruned_weights_with_the_largest_gradients_return(share):
+    training = Training(cyclical(0.9, T, k=2), plain_sgd, share)
     batches = make_batches()
     training.run(batches[:20])
     before, params = training.masks(), training.pruner.params
     training.update(batches[20])
     total = sum(p.numel() for p in params.values())
-    if scope == "local":
+    if share is uniform:
         expected = sum(round(0.9 * p.numel()) - round(0.45 * p.numel()) for p in params.values())
     else:
         expected = round(0.9 * total) - round(0.45 * total)
     assert kept(training.pruner.masks) - kept(before) == expected
-    for names in [[name] for name in NAMES] if scope == "local" else [NAMES]:
+    for names in [[name] for name in NAMES] if share is uniform else [NAMES]:
         gradients = torch.cat([params[name].grad[~before[name]].abs() for name in names])
         back = torch.cat([training.pruner.masks[name][~before[name]] for name in names])
         assert back.any()
@@ -184,7 +189,7 @@ def test_momentum_and_weight_decay_never_revive_a_pruned_weight_between_mask_upd
         before = training.masks()
         training.learn(batch)
         revived += bool(pruned_values(training).any())
-        training.pruner.step()
+        training.pruner.step(t)
         training.scheduler.step()
         assert not pruned_values(training).any()
         if not recipe.update_at(t):
@@ -220,15 +225,15 @@ def test_a_nan_in_training_is_an_error_that_names_the_layer_when_masks_are_chose
     with torch.no_grad():
         training.model[3].weight[0, 0] = torch.nan
     with pytest.raises(PruningError, match=r"^3\.weight has 1 NaN or infinite weights of 320"):
-        training.pruner.step()
+        training.pruner.step(3)
 
 
 def test_masks_are_those_of_magprune_on_the_updated_weights():
     training = Training(pgd(0.7, T))
-    for batch in make_batches():
+    for t, batch in enumerate(make_batches()):
         training.learn(batch)
         expected = magprune(training.pruner.params, 0.7)
-        training.pruner.step()
+        training.pruner.step(t)
         assert_equal(training.pruner.masks, expected)
 
 
@@ -239,6 +244,6 @@ def test_filters_without_any_weight_are_counted():
         linear.weight.copy_(torch.tensor([[1.0, 1, 2, 2], [3, 3, 3, 3]]))
     pruner = TVPGD({"conv": conv.weight, "linear": linear.weight}, one_shot(7 / 12, 2))
     assert {name: rows.empty for name, rows in pruner.rows_by_layer().items()} == {"conv": 0, "linear": 0}
-    pruner.step()
+    pruner.step(0)
     empty = {name: rows.empty for name, rows in pruner.rows_by_layer().items()}
     assert empty == {"conv": 1, "linear": 1}  # five of conv stay, 9 to 5; three of linear

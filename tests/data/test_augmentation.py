@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.data.keyed_random import draw, image_keys
-from hf_cyclical.data.transforms import crop_and_flip
+from hf_cyclical.data.transforms import crop_and_flip, shift
 
 
 def naive_draw(seed, epoch, index, number, below):
@@ -36,6 +36,32 @@ class TestAugmentation:
             crop = framed[:, top : top + 16, left : left + 12]
             assert np.array_equal(batch[i], crop[:, :, ::-1] if mirror else crop)
 
+    def test_a_shift_is_the_crop_without_the_mirror(self):
+        images = torch.from_numpy(pixels(50, 16, 12)).permute(0, 3, 1, 2)
+        keys = image_keys(5, 3, range(50))
+        batch, cropped = shift(images, keys, 2), crop_and_flip(images, keys, 2)
+        mirrored = [naive_draw(5, 3, i, 2, 2) for i in range(50)]
+        assert 10 < sum(mirrored) < 40
+        for one, other, mirror in zip(batch, cropped, mirrored, strict=True):
+            assert torch.equal(one, other.flip(-1) if mirror else other)
+
+    def test_digits_move_by_up_to_a_pixel_and_are_not_mirrored(self):
+        data = load("digits", augment="shift")
+        train, evaluation = data.for_model(settings(8), seed=7)
+        plain = all_of(data.for_model(settings(8), seed=7)[1])["pixel_values"]
+        assert torch.equal(all_of(evaluation)["pixel_values"], plain)  # those to evaluate on stay where they are
+        still = all_of(load("digits").for_model(settings(8), seed=7)[0])["pixel_values"][:200]
+        moved = train.__getitems__(range(200))["pixel_values"]
+        black = as_model_takes(np.zeros((1, 1, 3), dtype=np.uint8))
+        seen = set()
+        for before, after in zip(still, moved, strict=True):
+            framed = black.expand(3, 10, 10).clone()
+            framed[:, 1:9, 1:9] = before
+            places = [(i, j) for i in range(3) for j in range(3) if torch.equal(framed[:, i : i + 8, j : j + 8], after)]
+            assert places
+            seen.add(places[0])
+        assert len(seen) == 9
+
     def test_draws_are_even_and_unrelated(self):
         keys = image_keys(0, 0, range(20_000))
         top, left = draw(keys, 0, 9), draw(keys, 1, 9)
@@ -47,7 +73,7 @@ class TestAugmentation:
             assert draw(other, 0, 9).eq(top).double().mean().sub(1 / 9).abs() < 0.01
             assert not np.intersect1d(keys, other).size
 
-    @pytest.mark.parametrize("augment", ["cifar", "imagenet"])
+    @pytest.mark.parametrize("augment", ["cifar", "imagenet", "shift"])
     @pytest.mark.parametrize("side", [16, 70])
     def test_it_follows_from_seed_epoch_and_index(self, tmp_path, augment, side):
         split = rows(pixels(12, side, side))
@@ -99,6 +125,16 @@ class TestAugmentation:
             image = v2.RandomResizedCrop(32, interpolation=v2.InterpolationMode.BICUBIC)(PILImage.fromarray(image))
             image = v2.RandomHorizontalFlip()(image)
             assert torch.allclose(batch[i], as_model_takes(np.asarray(image)), atol=1e-6)
+
+    def test_shifts_of_large_images_are_torchvisions(self, tmp_path):
+        images = pixels(6, 70, 90)
+        data = load(folder_of(tmp_path / "d", train=rows(images), test=rows(images)), augment="shift")
+        train, _ = data.for_model(settings(32), seed=7)
+        batch = all_of(train)["pixel_values"]
+        for i, image in enumerate(images):
+            torch.manual_seed(int(image_keys(7, 0, [i])[0]))
+            image = v2.CenterCrop(32)(v2.Resize(32)(PILImage.fromarray(image)))
+            assert torch.allclose(batch[i], as_model_takes(np.asarray(v2.RandomCrop(32, padding=4)(image))), atol=1e-6)
 
 
 class TestWhatTheModelSees:

@@ -93,6 +93,11 @@ class TestWhatIsFound:
         assert torch.equal(train[3]["pixel_values"], train.__getitems__([7, 3])["pixel_values"][1])
         assert load("digits", augment="cifar", max_train_samples=5).train.images.shape[0] == 5
 
+    def test_another_part_of_the_digits_to_evaluate_on(self):
+        data = load("digits", eval_fraction=0.2)
+        assert (len(data.train.labels), len(data.eval.labels)) == (1437, 360)
+        assert (data.eval.labels.bincount() - 36).abs().max() <= 1  # the same part of each class
+
     @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "LA", "CMYK"])
     def test_other_modes_become_rgb(self, tmp_path, mode):
         image = PILImage.fromarray(pixels(1)[0]).convert(mode)

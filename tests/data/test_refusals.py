@@ -130,7 +130,8 @@ class TestRefusals:
                 DataArguments(**{name: 0})
         with pytest.raises(PruningError, match=r"eval_fraction is 1.5: give a number between 0 and 1"):
             DataArguments(eval_fraction=1.5)
-        with pytest.raises(PruningError, match="augment is 'mixup': use auto, cifar, imagenet or none"):
+        self.refuse("eval_fraction is 0.001, and leaves classes of the digits without", "digits", eval_fraction=0.001)
+        with pytest.raises(PruningError, match="augment is 'mixup': use auto, cifar, shift, imagenet or none"):
             DataArguments(augment="mixup")
         with pytest.raises(PruningError, match="streaming has no meaning for the digits"):
             load("digits", streaming=True)

@@ -141,7 +141,7 @@ class TestStamp:
         short = config.pop("hf_cyclical")
         assert config == before
         assert short == {
-            "schema": "hf_cyclical/sparsity@1", "method": "cyclical", "scope": "local", "target": 0.9,
+            "schema": "hf_cyclical/sparsity@1", "method": "cyclical", "share": "uniform", "target": 0.9,
             "achieved": report.sparsity, "cycles": 2, "mask_sha256": metadata["mask_sha256"], "layout": "dense",
         }  # fmt: skip
         with safe_open(tmp_path / WEIGHTS, "pt") as file:

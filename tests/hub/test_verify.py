@@ -170,7 +170,7 @@ class TestTampering:
             (lambda c: c["hf_cyclical"].update(cycles=True), "config.json cycles is recorded as True, but is 2"),
             (lambda c: c["hf_cyclical"].update(cycles=10**100), "a huge number"),
             (lambda c: c["hf_cyclical"].update(more=1), "config.json has 'more', which is unknown"),
-            (lambda c: c["hf_cyclical"].pop("scope"), "config.json scope is recorded as nothing"),
+            (lambda c: c["hf_cyclical"].pop("share"), "config.json share is recorded as nothing"),
             (lambda c: c.pop("hf_cyclical"), "config.json has no table 'hf_cyclical'"),
             (lambda c: c.update(hf_cyclical=["x"] * 1000), "config.json has no table 'hf_cyclical'"),
         ],

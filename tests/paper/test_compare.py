@@ -232,6 +232,22 @@ def test_two_processes_share_the_work_of_each_cell(tmp_path):
     assert load_report(tmp_path / "out" / "reports" / "cyclical-0.9-seed1.json").about["processes"] == 2
 
 
+def test_a_budget_in_updates_is_that_of_every_method(compare, tmp_path):
+    words = [*TWO, "--updates", "9", "--max_train_samples", "128", "--delta_t", "1", "--cycles", "2"]
+    code, out, err = compare(*words, "--augment", "shift", "--eval_fraction", "0.3", short=False)
+    assert code == 0, err
+    assert ", 9 updates; dense" in out
+    for path in (tmp_path / "out" / "reports").iterdir():
+        report = load_report(path)
+        assert (report.updates, report.dense_updates) == (9, 0)
+        assert "--max_steps 9" in report.about["command"]
+    code, again, _ = compare("--show", tmp_path / "out" / "results.json")
+    assert again.splitlines()[0] == out.splitlines()[0]
+    code, _, err = compare(*words, "--augment", "shift", "--eval_fraction", "0.3", "--updates", "10", short=False)
+    assert code == 2
+    assert "updates is 9 there, 10 here" in err
+
+
 def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -305,6 +321,10 @@ def test_a_harmed_report_is_named_and_not_overwritten(compare, finished, harm, w
         (["--sparsities", "90"], "sparsity 90 must be above 0 and below 1"),
         (["--scale", "0"], "scale 0 must be above 0"),
         (["--scale", "0.001"], "cycles"),
+        (["--updates", "0"], "updates 0 must be at least 1"),
+        (["--updates", "100", "--scale", "0.5"], "updates 100 contradicts scale 0.5"),
+        (["--updates", "100", "--preset", "imagenet-resnet50-scratch"], "its variants differ in length: use scale"),
+        (["--max_steps", "3"], "--max_steps is set for each run by this script"),
         (["--seed", "3"], "--seed is set for each run by this script"),
         (["--pruning-epochs", "3"], "--pruning_epochs is set for each run by this script"),
         (["--preset", "digits-schedules", "--schedule", "linear"], "--schedule is set for each run by this script"),

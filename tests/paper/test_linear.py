@@ -35,11 +35,11 @@ def train(X, alpha, W, recipe, lam=0.0):
     scheduler = LambdaLR(optimizer, recipe.eta)
     pruner = TVPGD({"w": w}, recipe)
     history = []
-    for _ in range(recipe.T):
+    for t in range(recipe.T):
         optimizer.zero_grad()
         (0.5 * (X @ w - X @ alpha).square().sum() + 0.5 * lam * w.square().sum()).backward()
         optimizer.step()
-        pruner.step()
+        pruner.step(t)
         scheduler.step()
         history.append((pruner.masks["w"].clone(), w.detach().clone()))
     return history

@@ -1,14 +1,16 @@
 """A small model trained by TVPGD in a plain loop, watched at every update."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from hf_cyclical.core import TVPGD, Recipe, prunable_parameters
+from hf_cyclical.core import MASK, TVPGD, Largest, Recipe, prunable_parameters, ranked, uniform
 
 T = 40
 NAMES = ["0.weight", "3.weight"]
-SCOPES = ["local", "global"]
+SHARES = [uniform, ranked]
 
 
 def make_model(seed=0):
@@ -42,12 +44,15 @@ def cross_entropy(model, inputs, labels):
 class Training:
     """A plain PyTorch loop with TVPGD, one update at a time."""
 
-    def __init__(self, recipe: Recipe, make_optimizer=sgd, scope="local", model=None, mask_momentum=False):
+    def __init__(self, recipe: Recipe, make_optimizer=sgd, share=None, model=None, mask_momentum=False):
         self.model = make_model() if model is None else model
         self.optimizer = make_optimizer(self.model.parameters())
         self.scheduler = LambdaLR(self.optimizer, recipe.eta)
-        masked = self.optimizer if mask_momentum else None
-        self.pruner = TVPGD(prunable_parameters(self.model), recipe, scope=scope, mask_momentum_of=masked)
+        if mask_momentum:
+            recipe = replace(recipe, moments=MASK)
+        if share is not None:
+            recipe = replace(recipe, choose=Largest(share=share))
+        self.pruner = TVPGD(prunable_parameters(self.model), recipe, optimizer=self.optimizer)
 
     def learn(self, batch):
         """Line 3 of Algorithm 1."""
@@ -57,7 +62,7 @@ class Training:
 
     def update(self, batch) -> bool:
         self.learn(batch)
-        renewed = self.pruner.step()
+        renewed = self.pruner.step(self.pruner.t)
         self.scheduler.step()
         return renewed
 

@@ -108,12 +108,12 @@ def test_the_private_hooks_of_trainer_are_still_there():
     assert callable(Trainer._run_epoch)
 
 
-def test_scope_and_patterns_reach_the_pruner(make_trainer):
+def test_share_and_patterns_reach_the_pruner(make_trainer):
     trainer = make_trainer(
         {
             "target_sparsity": 0.8,
             "method": "one_shot",
-            "scope": "global",
+            "share": "global",
             "include": ["conv", "hidden"],
             "exclude": ["conv"],
         },
@@ -121,7 +121,7 @@ def test_scope_and_patterns_reach_the_pruner(make_trainer):
     )
     trainer.train()
     assert list(trainer.pruner.masks) == ["hidden.weight"]
-    both = make_trainer({"target_sparsity": 0.8, "method": "one_shot", "scope": "global"}, max_steps=4)
+    both = make_trainer({"target_sparsity": 0.8, "method": "one_shot", "share": "global"}, max_steps=4)
     both.train()
     kept = {name: mask.float().mean() for name, mask in both.pruner.masks.items()}
     assert max(kept.values()) - min(kept.values()) > 0.1  # a rank over all layers keeps more of some
