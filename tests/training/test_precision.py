@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainerCallback
 
 from hf_cyclical import load_report
 from hf_cyclical.cli import Run, parse_arguments
+from hf_cyclical.core import kept
 from hf_cyclical.formats import pack_file, read_packed
 
 FAST = ["--bf16", "--channels_last", "True"]
@@ -99,9 +100,9 @@ def test_bf16_computes_in_it_and_keeps_weights_masks_and_files_as_they_were(make
     assert {mask.dtype for mask in trainer.pruner.masks.values()} == {torch.bool}
     weights = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in trainer.model.state_dict().items())
-    for name, mask in trainer.pruner.masks.items():
-        assert int(mask.sum()) == mask.numel() - round(0.9 * mask.numel())
-        assert torch.equal(weights[name] != 0, mask)
+    total = sum(mask.numel() for mask in trainer.pruner.masks.values())
+    assert kept(trainer.pruner.masks) == total - round(0.9 * total)
+    assert all(torch.equal(weights[name] != 0, mask) for name, mask in trainer.pruner.masks.items())
 
 
 @pytest.mark.parametrize("ema_decay", [None, 0.9])
@@ -168,7 +169,9 @@ def test_channels_are_innermost_for_convolutional_models_unless_told(tmp_path):
     for family in FAMILIES:
         save_family(family, tmp_path / family)
         words = ["--dataset_name", "digits", "--model_name_or_path", str(tmp_path / family)]
-        assert run_of(tmp_path, *words).trainer.channels_last == (family not in ("ViT", "DeiT", "Swin")), family
+        # The tiny ResNet has strided 1x1 convolutions of 8 channels, on which torch would end the process.
+        usual = family not in ("ViT", "DeiT", "Swin", "ResNet")
+        assert run_of(tmp_path, *words).trainer.channels_last == usual, family
     words = ["--dataset_name", "digits", "--model_name_or_path", str(tmp_path / "ViT")]
     assert run_of(tmp_path, *words, "--channels_last", "True").trainer.channels_last
 
