@@ -12,7 +12,7 @@ import ctypes, mmap, sys
 import numpy as np
 import torch, timm
 import hf_cyclical
-from support.engine_checks import images, sparsify
+from engine.checks import images, sparsify
 from hf_cyclical.engine.graph import build_graph
 from hf_cyclical.engine.native import host
 
