@@ -46,8 +46,8 @@ def refusal(make, *args, **kwargs):
         ("row_floor", 0.5, "must be a whole number of at least 0", "use 1, or 0 to turn it off"),
         ("dense_epochs", -1, "must be 0 or more", "use 0"),
         ("dense_epochs", float("inf"), "must be 0 or more", "use 0"),
-        ("dense_updates", -1, "must be a whole number of 0 or more", "use 0"),
-        ("dense_updates", 1.5, "must be a whole number of 0 or more", "use 0"),
+        ("dense_updates", -1, "must be a whole number of at least 0", "use 0"),
+        ("dense_updates", 1.5, "must be a whole number of at least 0", "use 0"),
     ],
 )
 def test_a_bad_number_is_refused_with_field_value_rule_and_remedy(field, value, rule, remedy):

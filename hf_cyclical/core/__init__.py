@@ -1,6 +1,6 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
-from . import recipes, schedules
+from . import recipes, schedules, settings
 from .alternation import acdc
 from .choices import Choice, Largest, Steered, View, layer_targets
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
@@ -11,6 +11,7 @@ from .moments import KEEP, MASK, Moments, has_momentum, momentum_name, refuse_wi
 from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of, refuse_unfit
 from .recipes import (
     LrFactor,
+    LrShape,
     Recipe,
     Shape,
     cyclical,
@@ -22,6 +23,7 @@ from .recipes import (
     lr_constant,
     lr_cosine,
     lr_drop,
+    lr_factor,
     lr_linear,
     one_shot,
     pgd,
@@ -43,6 +45,7 @@ __all__ = [
     "Largest",
     "Layers",
     "LrFactor",
+    "LrShape",
     "Moments",
     "NofM",
     "Pattern",
@@ -75,6 +78,7 @@ __all__ = [
     "lr_constant",
     "lr_cosine",
     "lr_drop",
+    "lr_factor",
     "lr_linear",
     "magprune",
     "mask_distance",
@@ -93,6 +97,7 @@ __all__ = [
     "refuse_without_restart",
     "restored",
     "schedules",
+    "settings",
     "several_processes",
     "sparsity",
     "uniform",

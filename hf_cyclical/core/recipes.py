@@ -15,6 +15,7 @@ from .schedules import Schedule, When, after, always, constant, cosine, cubic, l
 from .schedules import cyclical as compose
 
 Shape = Literal["cubic", "linear", "step", "constant"]
+LrShape = Literal["drop", "cosine", "linear", "constant"]
 _MAGPRUNE = Largest()
 LrFactor = Callable[[int], Schedule]
 """The learning-rate factor within one cycle, given the cycle's number of updates."""
@@ -80,6 +81,14 @@ def lr_linear(T: int) -> Schedule:
 def lr_constant(T: int) -> Schedule:
     """1 throughout."""
     return constant(1.0)
+
+
+def lr_factor(shape: LrShape, at: float, factor: float) -> LrFactor:
+    """The learning-rate factor of this name; `at` and `factor` are of `lr_drop` only."""
+    if shape == "drop":
+        return lr_drop(at, factor)
+    shapes: dict[str, LrFactor] = {"cosine": lr_cosine, "linear": lr_linear, "constant": lr_constant}
+    return shapes[shape]
 
 
 def cyclical(
