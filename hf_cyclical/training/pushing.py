@@ -15,7 +15,7 @@ from hf_cyclical.core import PruningError, any_process
 from hf_cyclical.hub import LOGIN, MAIN, create_repository, public_id, push, push_command, refuse_settings
 from hf_cyclical.reports import FIGURE_NAME, PruningReport, plot_run, versions
 
-from .checkpoints import WholeCheckpointTrainer
+from .saving import WholeCheckpointTrainer
 
 logger = logging.getLogger(__name__)
 

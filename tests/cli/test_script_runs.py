@@ -93,7 +93,7 @@ def test_resume_auto_of_a_dense_run(prune, tmp_path, capsys):
         (["--resume", "nowhere"], "'nowhere' is no checkpoint"),
         (["--resume", "auto", "--resume_from_checkpoint", "x"], "resume 'auto' contradicts resume_from_checkpoint 'x'"),
         (["--resume", "auto"], "no checkpoint in"),
-        (["--resume", "{}/checkpoint-5"], "checkpoint-5' is damaged, manifest.json is damaged: there is no whole one"),
+        (["--resume", "{}/checkpoint-5"], "checkpoint-5' is damaged, manifest.json is damaged: there is no"),
     ],
 )
 def test_what_cannot_be_resumed_is_one_line(prune, tmp_path, capsys, arguments, words):

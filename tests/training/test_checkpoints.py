@@ -67,13 +67,13 @@ class TestDamage:
             make_trainer(CYCLICAL, **SAVES).train(resume_from_checkpoint=str(copy / "checkpoint-20"))
         message = str(caught.value)
         assert f"checkpoint-20' is damaged, {name}" in message
-        assert f"go on from '{copy / 'checkpoint-10'}'" in message
+        assert f"resume from '{copy / 'checkpoint-10'}'" in message
         assert newest_checkpoint(copy) == copy / "checkpoint-10"
 
     @pytest.mark.parametrize("harm", [truncate, flip_a_bit, empty, Path.unlink])
     def test_of_the_list_itself(self, copy, make_trainer, harm):
         harm(copy / "checkpoint-20" / "manifest.json")
-        with pytest.raises(PruningError, match=r"checkpoint-20' is damaged, .*: go on from \S+checkpoint-10'"):
+        with pytest.raises(PruningError, match=r"checkpoint-20' is damaged, .*: resume from \S+checkpoint-10'"):
             make_trainer(CYCLICAL, **SAVES).train(resume_from_checkpoint=str(copy / "checkpoint-20"))
 
     def test_true_goes_on_from_the_newest_whole_one(self, copy, finished, make_trainer, caplog):
@@ -82,7 +82,7 @@ class TestDamage:
         trainer.train(resume_from_checkpoint=True)
         assert same_weights(trainer.model, finished.model)
         assert (
-            "checkpoint-20 is damaged, optimizer.pt is not as it was written: going on from checkpoint-10"
+            "checkpoint-20 is damaged, optimizer.pt is not as it was written: resuming from checkpoint-10"
             in caplog.text
         )
 
@@ -90,7 +90,7 @@ class TestDamage:
         for folder in copy.iterdir():
             empty(folder / "model.safetensors")
         with pytest.raises(
-            PruningError, match=r"no checkpoint in .* is whole .*checkpoint-20.*checkpoint-10.*start anew"
+            PruningError, match=r"no checkpoint in .* is complete .*checkpoint-20.*checkpoint-10.*restart"
         ):
             make_trainer(CYCLICAL, **SAVES).train(resume_from_checkpoint=True)
 
@@ -118,7 +118,7 @@ def test_a_full_disk_costs_only_the_checkpoint_that_did_not_fit(make_trainer, fi
     folder = tmp_path / "run"
     message = str(caught.value)
     assert message.startswith(f"checkpoint-10 could not be written to '{folder}'")
-    assert message.endswith("make room, and go on from the newest whole checkpoint")
+    assert message.endswith("make room, and resume from the newest complete checkpoint")
     assert "\n" not in message
     assert [f.name for f in folder.iterdir()] == ["checkpoint-5"]
     again = make_trainer(CYCLICAL, **SAVES)
@@ -127,7 +127,7 @@ def test_a_full_disk_costs_only_the_checkpoint_that_did_not_fit(make_trainer, fi
 
 
 def die_while_saving(rank, folder, moment):
-    from hf_cyclical.training import checkpoints
+    from hf_cyclical.training import saving
 
     calls = []
 
@@ -137,8 +137,8 @@ def die_while_saving(rank, folder, moment):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args)
 
-    original = getattr(checkpoints, moment)
-    setattr(checkpoints, moment, die)
+    original = getattr(saving, moment)
+    setattr(saving, moment, die)
     build_trainer(folder, CYCLICAL, **SAVES).train()
 
 
