@@ -6,6 +6,7 @@ from hf_cyclical import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     download="broke_on_the_way downloading find_files is_of_the_hub",
+    finding="check_image_model",
     image_model="ImageModel load_image_model",
     image_settings="ImageSettings",
     load_untrusted="load load_packed_model",

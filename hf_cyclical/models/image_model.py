@@ -1,23 +1,18 @@
 """Image models by name: one path for transformers, timm and the networks registered here.
 
-Every name becomes a folder (that of the local cache for a Hub id) or, for a timm name with random weights, a config;
-from there on all models are treated alike. Only safetensors are read, and no code that comes with a model is run.
+Only safetensors are read, and no code that comes with a model is run.
 """
 
 import logging
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-import transformers
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForImageClassification,
     BaseImageProcessor,
     PreTrainedConfig,
@@ -27,16 +22,14 @@ from transformers import (
 )
 
 from hf_cyclical.core import PruningError, first_line
-from hf_cyclical.formats import CONFIG, check_weights, damaged_weights, read_json, wrapper_arguments
+from hf_cyclical.formats import check_weights, damaged_weights
 
-from .download import download_model
+from .finding import UNBUILDABLE, find_folder, local_folder, read_config, timm_config
 from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings
 
 __all__ = ["ImageModel", "load_image_model"]
 
 logger = logging.getLogger(__name__)
-
-UNBUILDABLE = (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -72,12 +65,14 @@ def load_image_model(
     """
     if not labels or len(set(labels)) < len(labels):
         raise PruningError(f"labels must be distinct and at least one, got {labels[:5]}: name every class once")
-    given = Path(os.path.expanduser(name))
-    name, folder = _find_folder(os.fspath(name), from_scratch)
-    downloaded = folder is not None and not given.is_dir() and not from_scratch
+    of_the_hub = not local_folder(name).is_dir()
+    name, folder = find_folder(os.fspath(name), from_scratch)
+    downloaded = folder is not None and of_the_hub and not from_scratch
     base = (name, folder.name) if downloaded else (None, None)  # a snapshot's folder has the name of its commit
-    config = _timm_config(name) if folder is None else _read_config(name, folder)
+    config = timm_config(name) if folder is None else read_config(name, folder)
     _set_labels(config, labels)
+    if folder is None and not from_scratch:
+        logger.info("%s has no published weights: it starts from random ones", name)
     if folder is None or from_scratch:
         model = _random_model(name, config, image_size)
     else:
@@ -89,80 +84,6 @@ def load_image_model(
         return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base)
     processor = load_image_processor(name, folder, config, image_size)
     return ImageModel(model, processor, processor_settings(name, processor, config), *base)
-
-
-def _find_folder(name: str, from_scratch: bool) -> tuple[str, Path | None]:
-    """The model's name on the Hub if it has one there, and its folder, downloaded if need be.
-
-    There is no folder for a timm name that starts from random weights.
-    """
-    path = Path(os.path.expanduser(name))
-    if path.is_dir():
-        return name, path
-    if "/" in name:
-        if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise PruningError(f"model {name!r} is a path without a folder: check the path")
-        return name, download_model(name, weights=not from_scratch)
-    if not timm.is_model(name):
-        raise PruningError(f"model {name!r} is no folder, Hub id or timm name: timm has {_near_timm_names(name)}")
-    published = _published_weights(name)
-    if from_scratch:
-        return name, None
-    if published.hf_hub_id is not None:
-        return published.hf_hub_id, download_model(published.hf_hub_id, weights=True)
-    if published.url is not None:
-        raise PruningError(
-            f"the weights of {name!r} are no safetensors on the Hub but {published.url}: use from_scratch"
-        )
-    logger.info("%s has no published weights: it starts from random ones", name)
-    return name, None
-
-
-def _published_weights(name: str) -> Any:
-    try:
-        return timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        architecture = name.partition(".")[0]
-        tagged = timm.list_pretrained(f"{architecture}.*")
-        raise PruningError(f"timm has no weights {name!r}: use {', '.join([architecture, *tagged[:3]])}") from error
-
-
-def _near_timm_names(name: str) -> str:
-    near = timm.list_models(f"*{name}*")[:3] or get_close_matches(name, timm.list_models(), n=3)
-    return ", ".join(near or ["resnet18", "cifar_resnet20"])
-
-
-def _timm_config(name: str) -> TimmWrapperConfig:
-    return TimmWrapperConfig(
-        architecture=name.partition(".")[0], pretrained_cfg=timm.get_pretrained_cfg(name).to_dict()
-    )
-
-
-def _read_config(name: str, folder: Path) -> PreTrainedConfig:
-    raw = read_json(name, folder / CONFIG)
-    if "pretrained_cfg" not in raw and raw.get("model_type") not in transformers.CONFIG_MAPPING:
-        if "auto_map" in raw:
-            raise PruningError(
-                f"model {name!r} needs code of its own, which is never run: use one that transformers has"
-            )
-        version = f"transformers {transformers.__version__}"
-        raise PruningError(
-            f"model {name!r} is of type {raw.get('model_type')!r}, which {version} lacks: update or use another"
-        )
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, StrictDataclassError, *UNBUILDABLE) as error:
-        raise PruningError(f"{CONFIG} of {name!r} cannot be used, save it again: {first_line(error)}") from error
-    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-        raise PruningError(f"model {name!r} is of type {config.model_type!r}, no image classifier: use one")
-    if isinstance(config, TimmWrapperConfig):
-        if not timm.is_model(config.architecture):
-            near = _near_timm_names(config.architecture)
-            raise PruningError(f"timm {timm.__version__} has no {config.architecture!r} of {name!r}: it has {near}")
-        config.model_args = wrapper_arguments(config.model_args)
-        if not raw.get("pretrained_cfg"):
-            config.pretrained_cfg = timm.get_pretrained_cfg(config.architecture).to_dict()
-    return config
 
 
 def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:

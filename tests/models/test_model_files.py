@@ -201,7 +201,7 @@ def test_a_bad_folder_is_refused_in_one_line(message, tmp_path):
         ("resnet18.bad", "no weights 'resnet18.bad': use resnet18, resnet18.a1_in1k"),
         ("./runs/nothing", "is a path without a folder"),
         ("/runs/nothing", "is a path without a folder"),
-        ("hf-hub:org/name", "neither a folder here nor on the Hub"),
+        ("hf-hub:no name", "neither a folder here nor on the Hub"),
     ],
 )
 def test_an_unknown_name_is_refused_in_one_line(name, message):
@@ -242,7 +242,8 @@ def test_models_of_the_hub(hub, monkeypatch):
     assert loaded.model.config.name_or_path == "org/vit"
     assert (loaded.base_model, loaded.revision) == ("org/vit", COMMIT)
     assert (scratch.base_model, scratch.revision) == (None, None)
-    for name in ("timm/test_resnet.r160_in1k", "test_resnet", "test_resnet.r160_in1k"):
+    names = ("timm/test_resnet.r160_in1k", "test_resnet", "test_resnet.r160_in1k", "hf-hub:timm/test_resnet.r160_in1k")
+    for name in names:
         by_name = load_image_model(name, LABELS).model
         assert by_name.config.name_or_path == "timm/test_resnet.r160_in1k"
         in_folder = load_image_model(str(folder / "resnet"), LABELS).model
