@@ -80,6 +80,12 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 def refuse_untested(trainer: Trainer) -> None:
     """Refuse, before anything is trained, ways of running in which pruning would half-work or is not tested."""
     kind = trainer.accelerator.distributed_type
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != "1" and trainer.args.world_size == 1:
+        raise PruningError(
+            f"{started} processes were started and each would train alone into one output_dir, as there is no "
+            "accelerator and use_cpu is off: pass use_cpu=True to TrainingArguments"
+        )
     if trainer.is_deepspeed_enabled:
         raise PruningError(f"DeepSpeed trains a copy of the weights, which would undo the pruning: {_INSTEAD}")
     if trainer.is_fsdp_enabled:

@@ -1,12 +1,9 @@
 """scripts/prune.py interrupted, gone on with, and on several processes."""
 
-import sys
-
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.processes import free_port
-from support.started import PYTHON, ROOT, SHORT, call, interrupt, run, start
+from support.started import PYTHON, ROOT, SHORT, TORCHRUN, call, interrupt, run, start
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
@@ -106,12 +103,10 @@ def test_what_cannot_be_resumed_is_one_line(prune, tmp_path, capsys, arguments, 
 
 
 def test_two_processes_by_torchrun_say_so_and_one_goes_on(prune, tmp_path, capsys):
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    """Without --use_cpu, which is set where there is no accelerator."""
     folder = tmp_path / "out"
     batch = "--per_device_train_batch_size"
-    code, out, err = run(
-        [sys.executable, *torchrun, *PYTHON[1:]], *SAVES, "--use_cpu", batch, 16, "--output_dir", folder
-    )
+    code, out, err = run([*TORCHRUN, *PYTHON[1:]], *SAVES, batch, 16, "--output_dir", folder)
     assert code == 0, err
     assert out.count("2 processes (DDP), cpu, 32 images an update") == 1
     assert out.count("mask distance") == 1  # one table, not one of each process

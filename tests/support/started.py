@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
 PYTHON = [sys.executable, "scripts/prune.py"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]  # finds a port
 SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
 
 
