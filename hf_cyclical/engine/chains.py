@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from .channelwise import by_channel, convolve_channels
 from .copies import External
-from .layers import Convolution, Residual, convolve, matvec
-from .lowering import Lowering, Value, arguments, name_of
+from .heads import matvec
+from .layers import Convolution, Residual, convolve
+from .lowering import Lowering, Value
+from .nodes import arguments, name_of
 from .operators import IDENTITY, RELU, Activation
 from .planes import Tensor
 from .views import ONE, Dim, View
@@ -193,6 +196,8 @@ def lower_convolution(low: Lowering, node: Node) -> Value:
     layer = Convolution(
         low.layer_name(args["weight"]), scaled, chain.shift, size, stride, padding, dilation, args["groups"]
     )
+    if chain.residual is None and by_channel(layer):
+        return _finish(low, chain, convolve_channels(low.plan, low.planes(view), layer, chain.activation))
     source = view.tensor if stride != (1, 1) and view.complete else low.planes(view)
     if stride != (1, 1):
         source = low.split(source, stride)

@@ -191,9 +191,12 @@ class Emitter:
 
     def store_lanes(self, value: Value, address: Value, n: Value) -> None:
         """The first n floats of a vector, and nothing after them."""
-        align = ir.Constant(I32, BYTES)
+        self.store_where(value, address, self.lanes(n))
+
+    def store_where(self, value: Value, address: Value, lanes: Value) -> None:
+        """The floats of a vector whose lanes are true, and nothing else."""
         name = f"llvm.masked.store.v{self.width}f32.p0"
-        self.intrinsic(name, ir.VoidType(), value, self.at(address), align, self.lanes(n))
+        self.intrinsic(name, ir.VoidType(), value, self.at(address), ir.Constant(I32, BYTES), lanes)
 
     def total(self, value: Value) -> Value:
         """The sum of a vector's lanes."""

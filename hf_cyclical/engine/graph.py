@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .handlers import HANDLERS
-from .lowering import Lowering, Materialized, Slot, TorchCall, follow_changes
+from .lowering import Lowering
 from .native import Host
+from .nodes import Materialized, Slot, TorchCall, follow_changes
 from .plan import Choice, Plan
 from .program import Allocate, Instance, ordinary_memory
 

@@ -10,9 +10,12 @@ import torch
 from torch.fx import Node
 
 from .chains import activation_of, lower_convolution, lower_linear, norm_factors
+from .channelwise import by_channel, convolve_channels
 from .copies import copy_into
-from .layers import Convolution, attend, convolve
-from .lowering import Lowering, Value, arguments
+from .heads import attend
+from .layers import Convolution, convolve
+from .lowering import Lowering, Value
+from .nodes import arguments
 from .operators import combine, max_pool, mean, norm
 from .planes import Tensor
 from .view_handlers import VIEW_HANDLERS
@@ -134,13 +137,16 @@ def _max_pool(low: Lowering, node: Node) -> Value:
 
 
 def _average_pool(low: Lowering, node: Node) -> Value:
-    """As a convolution by equal weights, channel by channel."""
+    """As a convolution by equal weights, channel by channel; of single pixels, as a view of some of them."""
     view, args = low.view(node.args[0]), arguments(node)
     kernel = _pair(args["kernel_size"])
     stride, padding = _pair(args["stride"], kernel), _pair(args["padding"])
     outside = any(padding) and not args["count_include_pad"]
     if view is None or view.axes != "chw" or not view.complete or outside:
         return None
+    if kernel == (1, 1) and not any(padding) and not args["ceil_mode"] and args["divisor_override"] is None:
+        sizes = node.meta["val"].shape
+        return replace(view, dims=tuple(replace(d, size=n) for d, n in zip(view.dims, sizes, strict=True)), step=stride)
     channels, *extent = view.tensor.shape
     if args["ceil_mode"] and any(
         (n + 2 * p - k) % s for n, p, k, s in zip(extent, padding, kernel, stride, strict=True)
@@ -150,6 +156,8 @@ def _average_pool(low: Lowering, node: Node) -> Value:
     weight = np.full((channels, 1, *kernel), 1 / divisor, np.float32)
     size = tuple(node.meta["val"].shape[2:])
     layer = Convolution("average pool", weight, np.zeros(channels, np.float32), size, stride, padding, groups=channels)
+    if by_channel(layer):
+        return image(convolve_channels(low.plan, low.planes(view), layer))
     source = view.tensor if stride == (1, 1) else low.split(view.tensor, stride)
     return image(convolve(low.plan, source, layer))
 

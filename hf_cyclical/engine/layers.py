@@ -1,12 +1,10 @@
-"""Operators with weights: convolutions, linear layers and attention on planes."""
+"""Convolutions and linear layers on planes: sparse, or dense where zeros are too few."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .attention import ATTENTION, ROWS, emit_attention
 from .copies import External, Phases, copy_in, first_pixels, split_phases
-from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
 from .native import Kernel
 from .operators import IDENTITY, Activation, need_taps, pixel_mask, tap_places
 from .plan import Choice, Plan
@@ -14,9 +12,9 @@ from .planes import Tensor, tile_sizes
 from .products import PRODUCT, emit_dense, emit_sparse
 from .program import Field, Program, Row
 from .tuning import fastest
-from .weights import Matrix, dense_rows, matvec_pairs, matvec_rows, sparse_pairs
+from .weights import Matrix, dense_rows, sparse_pairs
 
-__all__ = ["Convolution", "Residual", "attend", "convolve", "matvec"]
+__all__ = ["SURELY_DENSE", "Convolution", "Residual", "convolve"]
 
 CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
 SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
@@ -222,86 +220,3 @@ def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, F
     fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs}
     fields["outputs"] = len(matrix.weights) // way.at_once
     return Row(Kernel("dense", PRODUCT, emit_dense, (way.tile, way.at_once, activation.kind)), ends | fields)
-
-
-def matvec(
-    plan: Plan, name: str, source: Tensor, weight: np.ndarray, bias: np.ndarray, activation: Activation
-) -> Tensor:
-    """A linear layer on one pixel per channel. The result is flat."""
-    outputs, inputs = weight.shape
-    target = plan.tensor(outputs, 1, 1, flat=True)
-    sparsity = 1 - np.count_nonzero(weight) / max(weight.size, 1)
-    lanes = plan.target.width
-    tile = 4 if outputs > 2 * lanes else 1
-
-    def emit(program: Program) -> None:
-        stride = 4 * source.layout.stride
-        ends = {
-            "source": first_pixels(source),
-            "source_stride": stride,
-            "target": first_pixels(target),
-            "inputs": inputs,
-        }
-        ends |= activation.fields()
-        group = tile * lanes
-        padded = np.zeros(-(-outputs // group) * group, np.float32)
-        padded[:outputs] = bias
-        dense = {"outputs": len(padded) // group, "weights": matvec_rows(weight, group), "bias": padded}
-        rows = [Row(Kernel("matvec", MATVEC, emit_dense_matvec, (tile, activation.kind)), ends | dense)]
-        if sparsity >= SURELY_DENSE:
-            pairs, starts = matvec_pairs(weight, stride)
-            sparse = {"outputs": outputs, "weights": pairs, "starts": starts, "bias": padded}
-            rows.append(Row(Kernel("sparse matvec", MATVEC, emit_sparse_matvec, (activation.kind,)), ends | sparse))
-        best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
-        why = f"{sparsity:.0%} zeros"
-        why += (
-            ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times))
-            if len(rows) > 1
-            else " are too few"
-        )
-        plan.choices.append(Choice(name, ("dense", "sparse")[best], why, sparsity))
-        program.rows.append(rows[best])
-
-    plan.later(emit)
-    return target
-
-
-def attend(
-    plan: Plan,
-    query: tuple[Tensor, int],
-    key: tuple[Tensor, int],
-    value: tuple[Tensor, int],
-    heads: int,
-    features: int,
-    scale: float,
-) -> Tensor:
-    """Softmax attention; each of query, key and value is a tensor and the channel where its first head begins."""
-    channels, tokens = heads * features, query[0].layout.width
-    target = plan.tensor(channels, 1, tokens)
-    scratch = plan.tensor(1, 1, 1)
-
-    def emit(program: Program) -> None:
-        layout = target.layout
-        most = plan.target.registers // ROWS if plan.target.width == 16 else 2
-        tile = tile_sizes(layout, most)[0]
-        tiles = -(-layout.vectors // tile)
-        scratch_vectors = (tokens + ROWS) * tile
-        scratch.layout = type(layout)(plan.threads, 1, scratch_vectors * layout.lanes, layout.lanes)
-        ends: dict[str, Field] = {"target": first_pixels(target), "target_stride": 4 * layout.stride}
-        for name, (tensor, channel) in (("query", query), ("key", key), ("value", value)):
-            ends |= {name: first_pixels(tensor, channel), f"{name}_stride": 4 * tensor.layout.stride}
-        program.add(
-            Kernel("attention", ATTENTION, emit_attention, (tile,)),
-            **ends,
-            heads=heads,
-            features=features,
-            tokens=tokens,
-            tiles=tiles,
-            scale=float(scale),
-            scratch=first_pixels(scratch),
-            scratch_bytes=4 * scratch.layout.stride,
-            mask=pixel_mask(target),
-        )
-
-    plan.later(emit)
-    return target

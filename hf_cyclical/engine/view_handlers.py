@@ -7,7 +7,8 @@ import torch
 from torch.fx import Node
 
 from .copies import flatten, take_column
-from .lowering import Lowering, Value, arguments
+from .lowering import Lowering, Value
+from .nodes import arguments
 from .views import Dim, View, permute, reshape, select
 
 __all__ = ["VIEW_HANDLERS"]

@@ -39,6 +39,26 @@ def test_convolution(channels, kernel, stride, padding, dilation, size, sparsity
     assert_same_as_torch(model, images(batch, inputs * groups, *size), width=width, native=False)
 
 
+@slow
+@given(
+    st.integers(1, 7),
+    st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    st.integers(1, 2),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(SIDES, st.integers(1, 150)),
+    SPARSITIES,
+    st.integers(1, 3),
+    WIDTHS,
+    st.sampled_from([nn.ReLU6(), nn.SiLU(), nn.Identity()]),
+)
+def test_depthwise_convolution(channels, kernel, stride, padding, size, sparsity, batch, width, activation):
+    size = [max(n, k - 2 * p) for n, k, p in zip(size, kernel, padding, strict=True)]
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, channels, 1), nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels)
+    model = nn.Sequential(layers[0], sparsify(layers[1], sparsity), activation, nn.Conv2d(channels, 2, 1))
+    assert_same_as_torch(model.eval(), images(batch, 3, *size), width=width, native=False)
+
+
 class Residual(nn.Module):
     """Everything that becomes part of a convolution: BatchNorm, a residual sum, an activation."""
 
@@ -151,20 +171,24 @@ def test_squeeze_excite(size):
 class ShortcutOfZeros(nn.Module):
     """The CIFAR ResNets' shortcut: every second pixel, and channels of zeros on both sides."""
 
-    def __init__(self):
+    def __init__(self, every_second):
         super().__init__()
         self.stem = nn.Conv2d(3, 4, 3, padding=1)
         self.conv = nn.Conv2d(4, 10, 3, 2, 1)
+        self.every_second = every_second
 
     def forward(self, x):
         x = F.relu(self.stem(x))
-        return F.relu(self.conv(x) + F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 2, 4)))
+        return F.relu(self.conv(x) + F.pad(self.every_second(x), (0, 0, 0, 0, 2, 4)))
 
 
 @pytest.mark.parametrize("size", [(8, 8), (13, 7)])
-def test_a_shortcut_of_zeros(size):
+@pytest.mark.parametrize("every_second", [lambda x: x[:, :, ::2, ::2], nn.AvgPool2d(1, 2)], ids=["slice", "pooling"])
+def test_a_shortcut_of_zeros_costs_no_kernel(size, every_second):
     torch.manual_seed(0)
-    assert_same_as_torch(sparsify(ShortcutOfZeros(), 0.5), images(2, 3, *size))
+    graph = assert_same_as_torch(sparsify(ShortcutOfZeros(every_second), 0.5), images(2, 3, *size))
+    assert {row.kernel.name for row in graph.program.rows} <= {"copy", "sparse", "dense"}
+    assert [choice.layer for choice in graph.choices] == ["stem", "conv"]
 
 
 class InPlace(nn.Module):
