@@ -1,7 +1,7 @@
 """One run from its arguments: what the scripts share between the command line and the Trainer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers import TrainerCallback, set_seed
@@ -63,6 +63,15 @@ class Run:
             preprocess_logits_for_metrics=rank_classes,
             callbacks=[stop, SetEpochCallback(train), *callbacks],
         )
+        folder = Path(args.data.dataset_name)  # if it is one: it may have another place when the run is resumed
+        trainer.data_settings = {
+            "dataset_name": folder.resolve().name if folder.exists() else args.data.dataset_name,
+            "dataset_config_name": args.data.dataset_config_name,
+            "train_split": args.data.train_split,
+            "streaming": args.data.streaming,
+            "augment": data.augment,
+            "image settings": asdict(loaded.settings),
+        }
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
         if args.pruning.prunes and not args.training.resume_from_checkpoint:
             # The dense model is the first row of the table: evaluated after a dense start, or else right away.

@@ -3,7 +3,6 @@
 Tensors are stored in one piece whatever the number of processes, so that a run can go on with another number of them.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_cyclical.config import PruningConfig, current_settings
 from hf_cyclical.core import TVPGD, PruningError, RecoveryTracker
-from hf_cyclical.methods import applies
 from hf_cyclical.reports import PruningReport
 
 from .checkpoints import has_manifest, refuse_damaged
 from .ema import WeightAverage
+from .run_settings import refuse_other_settings
 
 STATE_NAME = "pruning_state.json"
 TENSORS_NAME = "pruning_state.safetensors"
 FORMAT = 2
 _FLAG_BITS = 4
-_BEFORE = {"row_floor": 0, "mask_momentum": False}  # how runs went before there were these settings
 
 
 def save_state(
@@ -107,14 +104,7 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
             f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: "
             "go on with the older version"
         )
-    defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
-    there = defaults | _BEFORE | current_settings(state["settings"])  # a checkpoint may be older than a setting
-    for name in settings:
-        if there.get(name) != settings[name] and applies(settings["method"], name):
-            raise PruningError(
-                f"the checkpoint is of another run: {name} is {there.get(name)!r} there, {settings[name]!r} here: "
-                "resume with the settings it was made with"
-            )
+    refuse_other_settings(state["settings"], settings)
     if state["shapes"] != shapes:
         name = next(n for n in {**state["shapes"], **shapes} if state["shapes"].get(n) != shapes.get(n))
         raise PruningError(

@@ -23,10 +23,15 @@ class WholeCheckpointTrainer(LeanTrainer):
 
     Attributes:
         whole_checkpoints: Whether it does so, or is `Trainer`.
+        data_settings: What is known of the data beyond the data sets: a checkpoint of other data is not resumed.
     """
 
     whole_checkpoints = True
     _staging: str | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.data_settings: dict[str, Any] = {}
+        super().__init__(*args, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._staging or super()._get_output_dir(trial)

@@ -34,6 +34,7 @@ from .ema import WeightAverage
 from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
 from .pruning_state import check_state, has_state, load_state, save_state
 from .pushing import PushingTrainer
+from .run_settings import run_settings
 from .tested_versions import warn_of_newer
 
 logger = logging.getLogger(__name__)
@@ -116,20 +117,8 @@ class CyclicalPruningTrainer(PushingTrainer):
         return sum(cycle.start < self.state.global_step for cycle in self.recipe.cycles)
 
     def settings(self) -> dict[str, Any]:
-        """What decides how a run goes, and must be the same where it goes on."""
-        args = self.args
-        images = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
-        return self.pruning.to_dict() | {
-            "learning_rate": args.learning_rate,
-            "optim": str(getattr(args.optim, "value", args.optim)),
-            "optim_args": args.optim_args,
-            "weight_decay": args.weight_decay,
-            "max_grad_norm": args.max_grad_norm,
-            "label_smoothing_factor": args.label_smoothing_factor,
-            "seed": args.seed,
-            "data_seed": args.data_seed,
-            "images an update": None if args.auto_find_batch_size else images,
-        }
+        """What decides how a run goes, its data included, and must be the same where it is resumed."""
+        return run_settings(self)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

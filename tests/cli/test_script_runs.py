@@ -102,6 +102,21 @@ def test_what_cannot_be_resumed_is_one_line(prune, tmp_path, capsys, arguments, 
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--augment", "shift"], "augment is 'none' there, 'shift' here"),
+        (["--max_train_samples", "800"], "training images is 898 there, 800 here"),
+    ],
+)
+def test_a_checkpoint_of_other_data_is_refused(prune, tmp_path, capsys, arguments, words):
+    """Although the number of updates, 24, is the same."""
+    assert prune([*SAVES, "--output_dir", str(tmp_path / "out")]) == 0
+    with pytest.raises(SystemExit):
+        prune([*SAVES, *arguments, "--output_dir", str(tmp_path / "out"), "--resume", "auto"])
+    assert f"of other data: {words}: resume with the data it was made with" in capsys.readouterr().err
+
+
 def test_two_processes_by_torchrun_say_so_and_one_goes_on(prune, tmp_path, capsys):
     """Without --use_cpu, which is set where there is no accelerator."""
     folder = tmp_path / "out"
