@@ -55,6 +55,19 @@ def test_regrown_weights_are_those_of_the_papers_definition(sequence):
         assert tracker.regrown == len(regrown) / len(EVERY)
 
 
+def test_weights_pruned_in_earlier_cycles_stay_regrown_after_the_end_of_a_cycle():
+    tracker = RecoveryTracker(masks(1, 1, 1, 1))
+    for chosen in [(0, 0, 1, 1), (1, 0, 0, 1)]:
+        tracker.update(masks(*chosen))
+    tracker.end_cycle(masks(1, 0, 0, 1))
+    assert tracker.regrown == 1 / 4
+    tracker.update(masks(1, 1, 1, 0))  # the first returned in cycle 1, the next two return now
+    assert tracker.regrown == 3 / 4
+    tracker.end_cycle(masks(1, 1, 1, 0))
+    tracker.update(masks(1, 1, 0, 0))
+    assert tracker.regrown == 2 / 4
+
+
 # Cycles --------------------------------------------------------------------------------------------------------------
 
 
@@ -73,13 +86,15 @@ def test_recovered_weights_are_counted_once_in_each_cycle_they_return_in():
 @given(st.lists(st.lists(masks_of_sizes.filter(keeps), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_cycles_equal_a_count_by_sets(cycles):
     tracker = RecoveryTracker(cycles[0][0])
-    previous = EVERY
+    previous, ever_pruned = EVERY, set()
     for cycle in cycles:
         recovered = set()
         for chosen in cycle:
             tracker.update(chosen)
             recovered |= keeps(chosen) - previous
             previous = keeps(chosen)
+            assert tracker.regrown == len(ever_pruned & previous) / len(EVERY)
+            ever_pruned |= EVERY - previous
         result = tracker.end_cycle(cycle[-1])
         first, last = keeps(cycles[0][-1]), keeps(cycle[-1])
         assert result.recovered == len(recovered)

@@ -46,6 +46,17 @@ def test_every_filter_and_output_keeps_a_weight_by_rank(make_trainer):
     }
 
 
+@pytest.mark.parametrize(
+    ("delta_t", "times"),
+    [(1, None), (4, None), (6, 4), (8, 3), (1000, 2)],  # of a ramp of 16 updates: at 0, every delta_t, and at its end
+)
+def test_few_choices_of_masks_are_told_with_what_to_change(make_trainer, delta_t, times):
+    text = describe_plan(make_trainer({"target_sparsity": 0.9, "cycles": 2, "delta_t": delta_t}, max_steps=40))
+    warning = f"That is {times} times a cycle: a smaller delta_t would let the sparsity rise more gradually."
+    assert (warning in text) == (times is not None)
+    assert ("delta_t" in text) == (times is not None)
+
+
 class TestFewerWeightsThanRows:
     """ResNet-8 with 10 classes: at 0.99 its first convolution keeps 4 weights for 16 filters, the classifier 6."""
 

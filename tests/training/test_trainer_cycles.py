@@ -1,8 +1,10 @@
 """What CyclicalPruningTrainer does at the end of cycles, and which model it calls the best."""
 
 import json
+from typing import ClassVar
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from support.tiny import CYCLICAL, TinyImages, Watcher, expected_zeros, same_weights, zeros
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -39,6 +41,31 @@ class TestCycleEnds:
         assert all(0 < c.mask_distance < 1 and c.recovered > 0 for c in report.cycles[1:])
         assert sum(layer.kept for layer in report.layers) == report.parameters - 31 - zeros(trainer.model)  # 31 biases
         assert report.sparsity == pytest.approx(zeros(trainer.model) / sum(layer.weights for layer in report.layers))
+
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_regrown_weights_are_counted_from_the_first_update_on(self, make_trainer, tmp_path, resume):
+        """Not from the start of the cycle, whose column of the table they are: counted here from all masks."""
+
+        class History(TrainerCallback):
+            masks: ClassVar[dict[int, dict]] = {}
+
+            def on_step_end(self, args, state, control, **kwargs):
+                self.masks[state.global_step] = {name: mask.clone() for name, mask in trainer.pruner.masks.items()}
+
+        arguments = {"num_train_epochs": 6, "save_strategy": "steps", "save_steps": 30, "callbacks": [History()]}
+        trainer = make_trainer(CYCLICAL | {"cycles": 3}, **arguments)
+        trainer.train()
+        if resume:
+            trainer = make_trainer(CYCLICAL | {"cycles": 3}, **arguments)
+            trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-30"))
+        for cycle in trainer.report.cycles:
+            now, weights, regrown = History.masks[cycle.update], 0, 0
+            for name, mask in now.items():
+                ever_pruned = torch.stack([~History.masks[t][name] for t in range(1, cycle.update)]).any(dim=0)
+                regrown += int((ever_pruned & mask).sum())
+                weights += mask.numel()
+            assert cycle.regrown == pytest.approx(regrown / weights)
+        assert [cycle.regrown > 0 for cycle in trainer.report.cycles] == [False, True, True]
 
     def test_a_dense_start_is_the_dense_row(self, make_trainer):
         trainer = make_trainer(CYCLICAL | {"dense_epochs": 1}, num_train_epochs=3)
