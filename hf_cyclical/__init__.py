@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import PruningConfig
     from .core import TVPGD, PruningError, magprune, prunable_parameters
-    from .formats import pack_folder, unpack_folder
+    from .formats import pack_folder
     from .hub import Verification, compile, verify
-    from .models import load
+    from .models import load, unpack_folder
     from .reports import CycleReport, PruningReport, load_report
     from .training import CyclicalPruningTrainer
 
@@ -66,9 +66,9 @@ __getattr__, __dir__, _ = lazy_names(
     __name__,
     config="PruningConfig",
     core="PruningError TVPGD magprune prunable_parameters",
-    formats="pack_folder unpack_folder",
+    formats="pack_folder",
     hub="Verification compile verify",
-    models="load",
+    models="load unpack_folder",
     reports="CycleReport PruningReport load_report",
     training="CyclicalPruningTrainer",
 )

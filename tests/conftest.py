@@ -7,6 +7,7 @@ import functools
 import gc
 
 import pytest
+from support.little_memory import little_memory  # noqa: F401 - a fixture
 from support.tiny import build_trainer
 
 

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import MAX_BYTES, WEIGHTS, pack_folder, unpack_folder
+from hf_cyclical.formats import WEIGHTS, pack_folder
 from hf_cyclical.hub import verify
+from hf_cyclical.models import unpack_folder
 
 from .command_line import Parser, fail
 
@@ -52,12 +53,13 @@ def _parser() -> ArgumentParser:
 
 
 def _add_limit(command: ArgumentParser) -> None:
-    text = "the most bytes that the weights may take unpacked; %(default)s if not given"
-    command.add_argument("--max_bytes", type=int, default=MAX_BYTES, help=text)
+    text = "the most bytes that the weights may take unpacked; what the model of config.json takes if not given"
+    command.add_argument("--max_bytes", type=int, help=text)
 
 
 def _verify(args: Namespace) -> tuple[str, int]:
-    verification = verify(args.source, args.revision, max_bytes=args.max_bytes)
+    limit = {} if args.max_bytes is None else {"max_bytes": args.max_bytes}
+    verification = verify(args.source, args.revision, **limit)
     return verification.table(), 0 if verification.ok else 1
 
 

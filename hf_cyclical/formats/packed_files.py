@@ -13,27 +13,35 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from hf_cyclical.core import PruningError, first_line
 
-from .atomic import replacing
 from .codec import MAX_BYTES, Header, decode, encode, packable, read_header, refuse_large
 from .model_folder import WEIGHTS
+from .tensor_files import plus_zeros, write_tensors
 
 METADATA_KEY = "hf_cyclical_packed"
 VERSION = 1
 _ENTRY = 64  # bytes that a tensor's entry in the metadata takes, about
 # Those that torch can compute with: of the others in safetensors it has some in name only.
-_DTYPES = {"BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64"}
-_DTYPES |= {"F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64", "C64"}
+_DTYPES = {f"I{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)}
+_DTYPES |= {f"U{bits}": getattr(torch, f"uint{bits}") for bits in (8, 16, 32, 64)}
+_DTYPES |= {"BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64}
+_DTYPES |= {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 AnyPath = str | os.PathLike[str]
+
+
+class Kind(NamedTuple):
+    """What a tensor is, apart from its values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ def read_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, Tenso
 
 
 def iterate_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a packed file, one at a time; only the end of it says that names and metadata are whole."""
+    """Names and tensors of a packed file, one at a time; only the end of it says that all are there."""
     path = Path(path)
     with _opened(path) as file:
         metadata = dict(file.metadata() or {})
@@ -121,6 +129,7 @@ def iterate_packed(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tup
                 tensor = decode(tensor, name, max_bytes=max_bytes)
             lines.append(_line(name, tensor))
             yield name, tensor
+            del tensor  # or it is still there while the next one is decoded
         if _checksum(lines, metadata) != about["checksum"]:
             raise _damaged(path, "the checksum of its tensors and metadata differs")
 
@@ -135,21 +144,22 @@ def iterate_tensors(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> Iterator[tu
             yield name, _read(file, name)
 
 
-def read_shapes(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, ...]]:
-    """The shapes of a file's tensors, unpacked, as it says; nothing is unpacked for that.
+def read_kinds(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, Kind]:
+    """What the tensors of a file are, unpacked, as it says; nothing is unpacked for that.
 
     Raises:
-        PruningError: If the file is damaged, or if its packed tensors would take more than `max_bytes`.
+        PruningError: If the file is damaged, has a dtype that cannot be read, or if its packed tensors would take more
+            than `max_bytes`.
     """
     path = Path(path)
     packed = is_packed(path)
     with _opened(path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a dict
+        kinds = {name: Kind(_dtype(file, name), tuple(file.get_slice(name).get_shape())) for name in file.keys()}  # noqa: SIM118  not a dict
         if packed:
             about = _about(path, file.metadata()[METADATA_KEY])
             headers = _headers(path, file, about["tensors"], max_bytes)
-            shapes |= {name: header.shape for name, header in headers.items()}
-    return shapes
+            kinds |= {name: Kind(header.dtype, header.shape) for name, header in headers.items()}
+    return kinds
 
 
 def header_metadata(path: AnyPath) -> dict[str, str]:
@@ -178,18 +188,6 @@ def describe_weights(file: Path) -> dict[str, Any]:
 def packed_names(path: AnyPath) -> list[str]:
     """The names of the packed tensors of a packed file."""
     return list(_about(Path(path), header_metadata(path).get(METADATA_KEY))["tensors"])
-
-
-def plus_zeros(tensor: Tensor) -> Tensor:
-    """The tensor with +0.0 for every zero, as decoding gives it back."""
-    return torch.where(tensor == 0, torch.zeros((), dtype=tensor.dtype), tensor)
-
-
-def write_tensors(target: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, as a whole or not at all; equal content makes equal files."""
-    with replacing(target) as new:
-        save_file(tensors, new, metadata or None)
-        _sort_metadata(new)
 
 
 def _smaller(tensor: Tensor) -> Tensor | None:
@@ -236,10 +234,15 @@ def _header(file: Any, name: str, kind: Any) -> Header:
 
 
 def _read(file: Any, name: str) -> Tensor:
+    _dtype(file, name)
+    return file.get_tensor(name)
+
+
+def _dtype(file: Any, name: str) -> torch.dtype:
     dtype = file.get_slice(name).get_dtype()
     if dtype not in _DTYPES:
         raise PruningError(f"tensor {name!r:.80} is of {dtype}, which cannot be read: save the model in float32")
-    return file.get_tensor(name)
+    return _DTYPES[dtype]
 
 
 def _line(name: str, tensor: Tensor) -> list[Any]:
@@ -267,19 +270,6 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         raise PruningError(f"{str(path)!r} is no safetensors file, or damaged: {first_line(error)}") from error
-
-
-def _sort_metadata(path: Path) -> None:
-    """Put the metadata of a file in order: safetensors writes it in a new one each time, and equal files should be."""
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        if "__metadata__" in header:
-            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= size:  # else something in it is written in another way: leave it
-            file.seek(8)
-            file.write(text.ljust(size))
 
 
 def _damaged(path: Path, why: str) -> PruningError:

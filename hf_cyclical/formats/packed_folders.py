@@ -13,7 +13,7 @@ from hf_cyclical.core import PruningError
 from .atomic import leads_elsewhere
 from .codec import MAX_BYTES
 from .model_folder import CONFIG, PROCESSORS, WEIGHTS, WEIGHTS_INDEX, say_classes_once
-from .packed_files import PackedSummary, describe_weights, pack_file, unpack_file
+from .packed_files import PackedSummary, describe_weights, pack_file, read_kinds, unpack_file
 from .record_schema import KEY, MAX_METADATA_BYTES, METADATA_NAME, parse_json, parse_metadata
 
 __all__ = ["pack_folder", "unpack_folder"]
@@ -80,7 +80,7 @@ def _convert(source: AnyPath, target: AnyPath, write: Callable[[Path, Path], Any
     config.pop(QUANTIZATION_KEY, None)
     say_classes_once(config)
     if packed:
-        config[QUANTIZATION_KEY] = QUANTIZATION_CONFIG
+        config[QUANTIZATION_KEY] = QUANTIZATION_CONFIG | _dtype(source / WEIGHTS)
     there = next(folder for folder in target.parents if folder.exists())
     with TemporaryDirectory(prefix=f".{target.name}.", dir=there) as scratch:
         staged = Path(scratch) / "model"
@@ -95,6 +95,12 @@ def _convert(source: AnyPath, target: AnyPath, write: Callable[[Path, Path], Any
         target.parent.mkdir(parents=True, exist_ok=True)
         _publish(staged, target)
     return summary
+
+
+def _dtype(file: Path) -> dict[str, str]:
+    """What transformers takes for the dtype of all weights, if a config does not tell: that of the first."""
+    first = next((kind.dtype for kind in read_kinds(file).values() if kind.dtype.is_floating_point), None)
+    return {"dtype": str(first).removeprefix("torch.")} if first is not None else {}
 
 
 def _describe(old: Path, new: Path, config: dict[str, Any], record: dict[str, Any] | None) -> None:

@@ -28,8 +28,8 @@ from hf_cyclical.formats import (
     packable,
     parse_json,
     plus_zeros,
+    read_kinds,
     read_metadata,
-    read_shapes,
     root_hash,
     totals,
     write_tensors,
@@ -124,15 +124,23 @@ def short_form(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def count_weights(
-    file: Path, names: Collection[str], *, max_bytes: int = MAX_BYTES
+    file: Path, names: Collection[str], *, skip: Collection[str] = (), max_bytes: int = MAX_BYTES
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """An entry for each of the named tensors that a file has, packed or not, and what they amount to.
+
+    Args:
+        file: The weights.
+        names: Those of the tensors that were pruned.
+        skip: Those of tensors that do not count, as they are none of the model's.
+        max_bytes: The most that packed tensors may take.
 
     Raises:
         PruningError: If the file is damaged, or if its packed tensors take more than `max_bytes`.
     """
     names, tensors, parameters, zeros = set(names), [], 0, 0
     for name, tensor in iterate_tensors(file, max_bytes=max_bytes):
+        if name in skip:
+            continue
         if name not in names and (not tensor.is_floating_point() or name.rpartition(".")[2] in _STATISTICS):
             continue
         nonzero = _nonzero(tensor)
@@ -168,7 +176,7 @@ def _saved_names(file: Path, report: PruningReport) -> dict[str, str]:
     """The name in the file of the weights for each layer of the report, as far as it has one."""
     if not report.layers:
         raise PruningError(f"the report of {str(file.parent)!r} has no pruned layers: prune the model first")
-    saved = set(read_shapes(file))
+    saved = set(read_kinds(file))
     plain = {
         layer.name: layer.name if layer.name in saved else layer.name.removeprefix(PREFIX) for layer in report.layers
     }

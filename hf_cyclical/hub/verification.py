@@ -15,16 +15,20 @@ from hf_cyclical.formats import (
     METADATA_NAME,
     SCHEMA,
     WEIGHTS,
+    Kind,
     describe_weights,
     header_metadata,
+    is_packed,
     iterate_tensors,
     parse_json,
     parse_metadata,
+    read_kinds,
     root_hash,
 )
-from hf_cyclical.models import find_files
+from hf_cyclical.models import find_all_files, plan_model
 from hf_cyclical.reports import align
 
+from .other_weights import other_weight_files, pointers_elsewhere
 from .record import count_weights, short_form
 
 _SHOWN = 20  # differences in the table
@@ -66,8 +70,11 @@ class Verification:
 def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = MAX_BYTES) -> Verification:
     """Count a pruned model's weights anew, and compare with its sparsity.json, its config.json and its header.
 
+    What is counted are the tensors of the model that config.json describes: each of them must be there, and nothing
+    else. Whatever would have transformers or timm load other weights than these is a difference, too.
+
     The model may be hostile: no pickle is opened, no code of it runs, no path is taken from its files, and sizes are
-    checked before anything is downloaded, read or unpacked.
+    checked before anything is downloaded, read or unpacked. What the config does not ask for takes no memory.
 
     Args:
         source: A folder, or a Hub id.
@@ -78,28 +85,51 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
         PruningError: If the model cannot be found, or if one of its files is missing, too large or malformed.
     """
     limits = {METADATA_NAME: MAX_METADATA_BYTES, CONFIG: MAX_CONFIG_BYTES, WEIGHTS: max_bytes}
-    files = find_files(source, revision, limits)
+    files, beside = find_all_files(source, revision, limits)
     if METADATA_NAME not in files:
         raise PruningError(f"model {str(source)!r} has no {METADATA_NAME}: verify one that hf_cyclical has pushed")
     recorded = parse_metadata(files[METADATA_NAME].read_bytes())
     config = parse_json(files[CONFIG].read_bytes(), CONFIG)
-    names = [entry["name"] for entry in recorded["tensors"]]
-    tensors, achieved = count_weights(files[WEIGHTS], names, max_bytes=max_bytes)
-    header, weights = header_metadata(files[WEIGHTS]).get(KEY), describe_weights(files[WEIGHTS])
-    found = recorded | {"achieved": achieved, "mask_sha256": root_hash(tensors), "weights": weights}
+    file = files[WEIGHTS]
+    packed, kinds = is_packed(file), read_kinds(file, max_bytes=max_bytes)
     comparison = _Comparison()
+    comparison.elsewhere(config, beside, packed, kinds)
+    misfits, skip = [], ()
+    if comparison.ok:  # else nobody can tell which model that is
+        fit = plan_model(file.parent, config, kinds, max_bytes, exact=False).fit
+        misfits, skip = list(fit.lines()), fit.unknown
+    fits = comparison.ok and not misfits
+    comparison.differences += misfits
+    comparison.fields("weights", recorded["weights"], describe_weights(file))
+    if packed and not fits:  # what is no tensor of the model is not unpacked: it may take any memory
+        return comparison.result(source)
+    _compare_counts(comparison, recorded, config, file, skip, max_bytes)
+    return comparison.result(source)
+
+
+def _compare_counts(
+    comparison: "_Comparison",
+    recorded: dict[str, Any],
+    config: dict[str, Any],
+    file: Path,
+    skip: tuple[str, ...],
+    max_bytes: int,
+) -> None:
+    """Count the weights anew, and compare what follows from that."""
+    names = [entry["name"] for entry in recorded["tensors"]]
+    tensors, achieved = count_weights(file, names, skip=skip, max_bytes=max_bytes)
+    found = recorded | {"achieved": achieved, "mask_sha256": root_hash(tensors), "weights": describe_weights(file)}
     comparison.tensors(recorded["tensors"], tensors)
     comparison.fields("achieved", recorded["achieved"], achieved)
     comparison.field("mask_sha256", recorded["mask_sha256"], found["mask_sha256"])
     comparison.field("method", recorded["method"], recorded["settings"].get("method"))
     pattern = _fixed_pattern(recorded["settings"])
     if pattern is not None:
-        named = ((name, w) for name, w in iterate_tensors(files[WEIGHTS], max_bytes=max_bytes) if name in set(names))
+        named = ((name, w) for name, w in iterate_tensors(file, max_bytes=max_bytes) if name in set(names))
         comparison.field(f"groups beyond {pattern}", 0, sum(pattern.broken(w) for _, w in named))
-    comparison.fields("weights", recorded["weights"], weights)
     comparison.fields(CONFIG, config.get(KEY), short_form(found))
-    comparison.fields("header", _parse_header(header), {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
-    return Verification(str(source), tuple(comparison.rows), tuple(comparison.differences))
+    header = _parse_header(header_metadata(file).get(KEY))
+    comparison.fields("header", header, {"schema": SCHEMA, "mask_sha256": found["mask_sha256"]})
 
 
 def _fixed_pattern(settings: dict[str, Any]) -> NofM | None:
@@ -122,6 +152,25 @@ class _Comparison:
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
         self.differences: list[str] = []
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no difference so far."""
+        return not self.differences
+
+    def result(self, source: str | Path) -> Verification:
+        """What was found."""
+        return Verification(str(source), tuple(self.rows), tuple(self.differences))
+
+    def elsewhere(self, config: dict[str, Any], beside: set[str], packed: bool, kinds: dict[str, Kind]) -> None:
+        """What leads a loader to other weights."""
+        files = other_weight_files(beside)
+        settings = list(pointers_elsewhere(config, packed=packed, kinds=kinds))
+        self.differences += [f"{_show(name)} is beside {WEIGHTS}: some loaders take it instead" for name in files]
+        self.differences += [
+            f"{CONFIG} has {key} {_show(value)}: some loaders then take other weights" for key, value in settings
+        ]
+        self.rows.append(("ways to other weights", "0", f"{len(files) + len(settings):,}"))
 
     def tensors(self, recorded: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         """Compare the entries of tensors; those that agree are only counted."""

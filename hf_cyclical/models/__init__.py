@@ -5,10 +5,12 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    download="broke_on_the_way downloading find_files is_of_the_hub",
+    download="broke_on_the_way downloading find_all_files find_files is_of_the_hub",
     finding="check_image_model",
+    fitting="plan_model",
     image_model="ImageModel load_image_model",
     image_settings="ImageSettings",
-    load_untrusted="load load_packed_model",
+    load_untrusted="load load_packed_model unpack_folder",
     portable="make_portable",
+    untrusted_config="is_of_timm",
 )

@@ -16,7 +16,16 @@ _MISTAKES = (AssertionError, AttributeError, ImportError, LookupError, NameError
 
 
 def find_files(source: str | Path, revision: str | None, limits: Mapping[str, int]) -> dict[str, Path]:
-    """Where the files of a model are, by name, downloaded if need be; those that it lacks are left out.
+    """Where the files of a model are, by name, downloaded if need be; see `find_all_files`."""
+    return find_all_files(source, revision, limits)[0]
+
+
+def find_all_files(
+    source: str | Path, revision: str | None, limits: Mapping[str, int]
+) -> tuple[dict[str, Path], set[str]]:
+    """Where the files of a model are, by name, and the names of all files beside them.
+
+    What is needed is downloaded; files that the model lacks are left out.
 
     Args:
         source: A folder, or a Hub id.
@@ -42,7 +51,7 @@ def find_files(source: str | Path, revision: str | None, limits: Mapping[str, in
             return _in_the_cache(name, revision, limits)
 
 
-def _in_folder(name: str, folder: Path, limits: Mapping[str, int]) -> dict[str, Path]:
+def _in_folder(name: str, folder: Path, limits: Mapping[str, int]) -> tuple[dict[str, Path], set[str]]:
     there = {path.name for path in folder.iterdir() if path.is_file()}
     _refuse_missing(name, there)
     files = {file: folder / file for file in limits if file in there}
@@ -50,10 +59,10 @@ def _in_folder(name: str, folder: Path, limits: Mapping[str, int]) -> dict[str, 
         if leads_elsewhere(path):
             raise PruningError(f"{file} of {name!r} is a link to elsewhere: put the file itself there")
         _refuse_large(name, file, path.stat().st_size, limits[file])
-    return files
+    return files, there
 
 
-def _on_the_hub(name: str, revision: str | None, limits: Mapping[str, int]) -> dict[str, Path]:
+def _on_the_hub(name: str, revision: str | None, limits: Mapping[str, int]) -> tuple[dict[str, Path], set[str]]:
     info = HfApi().model_info(name, revision=revision, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or ()}
     _refuse_missing(name, set(sizes))
@@ -65,10 +74,10 @@ def _on_the_hub(name: str, revision: str | None, limits: Mapping[str, int]) -> d
     first = Path(hf_hub_download(name, CONFIG, revision=revision))
     if first.parent.name != info.sha:
         raise PruningError(f"model {name!r} was changed while it was downloaded: try again")
-    return {file: Path(hf_hub_download(name, file, revision=info.sha)) for file in wanted}
+    return {file: Path(hf_hub_download(name, file, revision=info.sha)) for file in wanted}, set(sizes)
 
 
-def _in_the_cache(name: str, revision: str | None, limits: Mapping[str, int]) -> dict[str, Path]:
+def _in_the_cache(name: str, revision: str | None, limits: Mapping[str, int]) -> tuple[dict[str, Path], set[str]]:
     found = {file: try_to_load_from_cache(name, file, revision=revision) for file in limits}
     files = {file: Path(path) for file, path in found.items() if isinstance(path, str)}
     if not {CONFIG, WEIGHTS} <= files.keys():
@@ -76,7 +85,7 @@ def _in_the_cache(name: str, revision: str | None, limits: Mapping[str, int]) ->
         raise PruningError(f"model {name!r} is not in the cache and the Hub must not be asked: {todo}")
     for file, path in files.items():
         _refuse_large(name, file, path.stat().st_size, limits[file])
-    return files
+    return files, {path.name for path in files[CONFIG].parent.iterdir()}
 
 
 def _refuse_missing(name: str, there: set[str]) -> None:

@@ -4,16 +4,20 @@ Importing this module registers it. What it needs of transformers beyond the reg
 `load_packed_model` does without.
 """
 
+import copy
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import QUANTIZATION_METHOD, decode, iterate_packed, packed_names
+from hf_cyclical.formats import QUANTIZATION_KEY, QUANTIZATION_METHOD, decode, iterate_packed, packed_names, read_kinds
+
+from .fitting import compare_loaded
 
 _WIDEST = 8  # bytes of the largest dtype that can be packed
 
@@ -22,8 +26,9 @@ _WIDEST = 8  # bytes of the largest dtype that can be packed
 class PackedConfig(QuantizationConfigMixin):
     """What a packed model's config.json says of its weights."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, dtype: Any = None, **_: Any) -> None:
         super().__init__(quant_method=QUANTIZATION_METHOD)
+        self.dtype = dtype  # of the weights, for a config that does not tell
         self.dequantize = True  # there is no other way: after loading the model is an ordinary one
 
 
@@ -64,8 +69,16 @@ class _Nothing(ConversionOps):
 class PackedQuantizer(HfQuantizer):
     """Checks a packed file as a whole, then has its tensors unpacked one by one."""
 
+    def update_attn_implementation(self, config: PreTrainedConfig) -> PreTrainedConfig:
+        """The first look at the config, before the model is made: no kernels of the Hub, and its dtype."""
+        _refuse_kernels(config)
+        known = self.quantization_config.dtype
+        if config.dtype is None and isinstance(known, str) and isinstance(getattr(torch, known, None), torch.dtype):
+            config.dtype = getattr(torch, known)  # or transformers looks for it in a file that may be damaged
+        return config
+
     def _process_model_before_weight_loading(
-        self, model: nn.Module, checkpoint_files: list[str] | None = None, **_: Any
+        self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
     ) -> None:
         # Errors of a conversion become a long report, so what is damaged has to be found before.
         if checkpoint_files is None or len(checkpoint_files) != 1:
@@ -73,24 +86,14 @@ class PackedQuantizer(HfQuantizer):
         file = checkpoint_files[0]
         state = model.state_dict()
         self.max_bytes = _WIDEST * sum(tensor.numel() for tensor in state.values())
+        names = packed_names(file)
+        _refuse_misfits(model, file, self.max_bytes)
         for _name, _tensor in iterate_packed(file, max_bytes=self.max_bytes):
             pass
-        leaves = {name.rpartition(".")[2] for name in packed_names(file)}
-        self.serialized_names = {leaf: [leaf] for leaf in sorted(leaves)}
-        self._shapes = {name: tensor.shape for name, tensor in state.items()}
+        self.serialized_names = {leaf: [leaf] for leaf in sorted({name.rpartition(".")[2] for name in names})}
 
     def get_load_operations(self) -> dict[str, type[ConversionOps]]:
         return {"dequantize": Unpack}
-
-    def _process_model_after_weight_loading(self, model: nn.Module, **_: Any) -> nn.Module:
-        # For quantized weights transformers takes any shape.
-        for name, tensor in model.state_dict().items():
-            if tensor.shape != self._shapes[name]:
-                raise PruningError(
-                    f"the packed weights of {name} have shape {tuple(tensor.shape)}, the config wants "
-                    f"{tuple(self._shapes[name])}: load the model as it was packed, or unpack it first"
-                )
-        return model
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **_: Any) -> bool:
         # Of weights that are stored quantized, transformers asks this only to know who checks their shapes: we do.
@@ -102,3 +105,33 @@ class PackedQuantizer(HfQuantizer):
     @property
     def is_trainable(self) -> bool:
         return True
+
+
+def _refuse_misfits(model: PreTrainedModel, file: str, max_bytes: int) -> None:
+    """Refuse what does not fit, before it takes memory; what only another head has may be left over."""
+    kinds = read_kinds(file, max_bytes=max_bytes)
+    if strange := [name for name in kinds if not name.isprintable()]:  # transformers would print it
+        raise PruningError(f"{file!r} has a tensor {strange[0]!r:.80}, which is no name: pack the model again")
+    config = copy.deepcopy(model.config)
+    delattr(config, QUANTIZATION_KEY)
+    fit = compare_loaded(type(model), config, kinds, model)
+    if fit.misshapen:
+        name, what = fit.misshapen[0]
+        raise PruningError(f"tensor {name!r} {what}: load the model as it was packed, or unpack it first")
+    strangers = {name for name, _ in fit.not_floats} - set(fit.unknown)
+    if fit.missing or strangers:
+        first = min({*fit.missing, *strangers})
+        raise PruningError(
+            f"the packed weights in {file!r} do not fit the config: {len(fit.missing) + len(strangers)} tensors are "
+            f"missing or of another dtype, the first is {first!r:.80}: load the model as it was packed"
+        )
+
+
+def _refuse_kernels(config: PreTrainedConfig) -> None:
+    """Of a config and of those in it: code of the Hub, which transformers would fetch and run."""
+    for key in ("_attn_implementation", "_experts_implementation"):
+        if "/" in str(getattr(config, key)):
+            raise PruningError(f"the config asks for {key} {str(getattr(config, key))[:80]!r}: remove it, or unpack")
+    for name in config.sub_configs:
+        if isinstance(inner := getattr(config, name, None), PreTrainedConfig):
+            _refuse_kernels(inner)

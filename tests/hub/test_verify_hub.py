@@ -52,8 +52,7 @@ class TestHub:
         hub.put(repo, stored | more, revision, private=private)
 
     def test_good_models(self, hub, models):
-        evil = {"pytorch_model__bin": b"\x80\x04.", "training_args__bin": b"x"}
-        self.put(hub, "user/timm", models / "cifar_resnet8", private=True, **evil)
+        self.put(hub, "user/timm", models / "cifar_resnet8", private=True, training_args__bin=b"x")
         self.put(hub, "user/timm", models / "cifar_resnet8-packed", "packed", private=True)
         self.put(hub, "user/hf", models / "ResNet")
         self.put(hub, "user/packed", models / "cifar_resnet8-packed")
@@ -73,6 +72,16 @@ class TestHub:
         assert offline == names[-1]
         assert "is not in the cache" in none
         assert not hub.asked("GET", r"/resolve/.*[.]bin")
+
+    def test_other_weights_beside(self, hub, models):
+        pickle = {"pytorch_model__bin": b"\x80\x04."}
+        self.put(hub, "user/pickle", models / "cifar_resnet8", **pickle)
+        adapter = b'{"base_model_name_or_path": "somebody/else"}'  # which transformers would load instead, with peft
+        self.put(hub, "user/adapter", models / "ResNet", adapter_config__json=adapter)
+        calls = [[what, repo] for what in ("verify", "load") for repo in ("user/pickle", "user/adapter")]
+        names = ["CifarResNet", "ResNetForImageClassification"]
+        assert ask(hub, on_the_hub, calls, token=READER) == [False, False, *names]
+        assert not hub.asked("GET", r"/resolve/.*([.]bin|adapter)")
 
     def test_bad_models(self, hub, models, tmp_path):
         model = models / "cifar_resnet8"

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 import timm
@@ -14,22 +13,7 @@ from hf_cyclical import PruningError
 from hf_cyclical.formats import pack_folder
 from hf_cyclical.models import load_packed_model
 
-resource = pytest.importorskip("resource")
-
-LIMIT = 1 << 29  # of memory beyond what the process has already
-SIZES = Path("/proc/self/statm")
-
-
-@pytest.fixture(autouse=True)
-def little_memory():
-    """Has an allocation of more than `LIMIT` fail at once, whether or not the memory would be used."""
-    if not SIZES.exists():
-        pytest.skip("needs Linux")
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(SIZES.read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
+pytestmark = pytest.mark.usefixtures("little_memory")
 
 
 def edit(folder, **changes):
@@ -38,12 +22,12 @@ def edit(folder, **changes):
 
 
 def refused(folder, words):
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(PruningError, match=words) as caught:
         load_packed_model(folder)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 class TestTransformers:
@@ -121,7 +105,7 @@ class TestTransformers:
     def test_code_of_the_hub(self, changes, tmp_path):
         save_family(next(iter(FAMILIES)), tmp_path)
         edit(tmp_path, **changes)
-        refused(tmp_path, "_implementation '(evil|kernels-community)/")
+        refused(tmp_path, "_implementation' '(evil|kernels-community)/")
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_good_ones(self, family, tmp_path):

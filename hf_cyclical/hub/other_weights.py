@@ -1,0 +1,56 @@
+"""What would have a loader take other weights than model.safetensors: in the config of a model, or beside it.
+
+transformers takes the file of `transformers_weights`, the config of `configuration_files`, the shards of a distributed
+checkpoint and, on the Hub, the base model of an adapter, all of them before model.safetensors; by a variant, or without
+safetensors, whatever file there is. timm takes `hf_hub_filename`, and may read a file in a way of its own.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from hf_cyclical.formats import QUANTIZATION_KEY, WEIGHTS, Kind
+from hf_cyclical.models import is_of_timm
+
+_WEIGHTS = re.compile(
+    r"adapter_config\.json|.*\.(safetensors|bin|pt|pth|pth\.tar|ckpt|h5|msgpack|npz|gguf|distcp)(\.index\.json)?", re.I
+)
+# What Trainer leaves in a folder.
+_OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.(bin|pt)|rng_state(_\d+)?\.pth")
+_SOURCES = ("custom_load", "file", "hf_hub_filename", "hf_hub_id", "label_offset", "source", "state_dict", "url")
+
+
+def other_weight_files(names: Collection[str]) -> list[str]:
+    """The files, of those in the folder of a model, that hold or name other weights."""
+    top = (name for name in names if "/" not in name and name != WEIGHTS)
+    return sorted(name for name in top if _WEIGHTS.fullmatch(name) and not _OF_TRAINER.fullmatch(name))
+
+
+def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[str, Kind]) -> Iterator[tuple[str, Any]]:
+    """The settings by which some loader would take other weights, or take these for something else.
+
+    Args:
+        config: The content of config.json.
+        packed: Whether the weights are packed.
+        kinds: What the tensors are.
+    """
+    if config.get("transformers_weights", WEIGHTS) != WEIGHTS:
+        yield "transformers_weights", config["transformers_weights"]
+    for key in ("auto_map", "configuration_files", "fusion_config"):
+        if config.get(key):
+            yield key, config[key]
+    if bool(config.get(QUANTIZATION_KEY)) != packed:
+        yield QUANTIZATION_KEY, config.get(QUANTIZATION_KEY)
+    if not is_of_timm(config):
+        yield from ((key, config[key]) for key in ("architecture", "pretrained_cfg") if key in config)
+    source = config.get("pretrained_cfg", config if "model_type" not in config else {})
+    if isinstance(source, dict):
+        yield from ((f"pretrained_cfg {key}", source[key]) for key in _SOURCES if source.get(key))
+    else:
+        yield "pretrained_cfg", source
+    quantization = config.get(QUANTIZATION_KEY)
+    dtypes = {str(kind.dtype).removeprefix("torch.") for kind in kinds.values() if kind.dtype.is_floating_point}
+    for where, settings in (("", config), (f"{QUANTIZATION_KEY} ", quantization)):
+        for key in ("dtype", "torch_dtype") if isinstance(settings, dict) else ():
+            if settings.get(key) is not None and settings[key] not in dtypes:
+                yield f"{where}{key}", settings[key]

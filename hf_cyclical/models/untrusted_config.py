@@ -1,0 +1,87 @@
+"""What a stranger's config.json may not ask for: code of its own, weights from elsewhere, sizes that nothing has."""
+
+from pathlib import Path
+from typing import Any
+
+import timm
+from transformers import TimmWrapperConfig
+
+from hf_cyclical.core import PruningError
+from hf_cyclical.formats import CONFIG, KEY
+
+# What a timm config may not ask of create_model: to read other weights, or to take any.
+NOT_MODEL_ARGUMENTS = {
+    "cache_dir", "checkpoint_path", "kwargs_filter", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay",
+    "pretrained_custom_load", "pretrained_filter_fn", "pretrained_model_args", "pretrained_strict",
+}  # fmt: skip
+# Of numbers in a config, of the sum of a list and of its length: more than any model has, and no more than can be made
+# into a label each, or a layer, before a limit of weights is met.
+MOST, MOST_IN_ALL, MOST_NUMBERS = 1 << 20, 1 << 17, 1000
+
+_IMPLEMENTATIONS = (None, "eager", "sdpa")  # of layers, that are part of transformers
+
+
+def is_of_timm(config: dict[str, Any]) -> bool:
+    """Whether timm makes the model of a config, with or without the wrapper of transformers."""
+    return config.get("model_type", TimmWrapperConfig.model_type) == TimmWrapperConfig.model_type
+
+
+def refuse_hostile(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a config that asks for code or weights of the Hub, or for numbers that no model has.
+
+    Raises:
+        PruningError: If it does.
+    """
+    if "configuration_files" in config:
+        raise PruningError(f"{CONFIG} in {str(folder)!r} names others by 'configuration_files': take it out")
+    if is_of_timm(config):
+        _refuse_other_weights(folder, config)
+    if "model_type" in config:
+        refuse_large_numbers(folder, {key: value for key, value in config.items() if key != KEY})
+        _refuse_kernels(folder, config)
+    else:
+        arguments = config.get("model_args") or {}
+        classes = {"num_classes": config.get("num_classes")}
+        refuse_large_numbers(folder, arguments if isinstance(arguments, dict) else {})
+        refuse_large_numbers(folder, classes)
+
+
+def refuse_large_numbers(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse numbers that would be made into more labels or layers than any model has."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            refuse_large_numbers(folder, value)
+        most = MOST_IN_ALL if isinstance(value, list) else MOST
+        numbers = [abs(number) for number in _flat(value) if isinstance(number, int)]
+        if sum(numbers) > most or len(numbers) > MOST_NUMBERS:
+            raise PruningError(
+                f"{CONFIG} in {str(folder)!r} has {key!r:.80} above {most:,}, more than any model: save it again"
+            )
+
+
+def _refuse_kernels(folder: Path, config: Any) -> None:
+    """A config can name an implementation of its layers, which transformers would fetch from the Hub and run."""
+    if isinstance(config, list):
+        for inner in config:
+            _refuse_kernels(folder, inner)
+    if not isinstance(config, dict):
+        return
+    for key, value in config.items():
+        if key.endswith("_implementation") and value not in _IMPLEMENTATIONS:
+            raise PruningError(f"the config of {str(folder)!r} asks for {key!r:.80} {str(value)[:80]!r}: remove it")
+        _refuse_kernels(folder, value)
+
+
+def _refuse_other_weights(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a config of timm that names another model: as "hf-hub:..." or "local-dir:...", or by an argument."""
+    architecture, arguments = config.get("architecture"), config.get("model_args") or {}
+    if not isinstance(architecture, str) or not timm.is_model(architecture):
+        raise PruningError(
+            f"{CONFIG} in {str(folder)!r} names the architecture {architecture!r:.80}, which timm lacks: use another"
+        )
+    if forbidden := sorted(NOT_MODEL_ARGUMENTS & set(arguments)):
+        raise PruningError(f"{CONFIG} in {str(folder)!r} has model_args with {forbidden[0]!r}: take it out")
+
+
+def _flat(value: Any) -> list[Any]:
+    return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]

@@ -1,0 +1,165 @@
+"""Packed folders of strangers: `from_pretrained`, `unpack` and `compile` refuse in one line what `load` refuses."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from support.forged import bomb
+from support.tiny_models import prune, save_family, save_timm
+from transformers import AutoModel, AutoModelForImageClassification
+
+import hf_cyclical
+from hf_cyclical import PruningError
+from hf_cyclical.formats import pack_file, pack_folder
+from hf_cyclical.models import load, unpack_folder
+
+WEIGHTS = "model.safetensors"
+CONV = "resnet.embedder.embedder.convolution.weight"
+load_auto = AutoModelForImageClassification.from_pretrained
+
+
+@pytest.fixture
+def resnet(tmp_path):
+    model = save_family("ResNet", tmp_path / "dense")
+    prune(model, 0.9)
+    model.save_pretrained(tmp_path / "dense")
+    pack_folder(tmp_path / "dense", tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+@pytest.fixture
+def timm_folder(tmp_path):
+    save_timm("cifar_resnet8", tmp_path / "dense", label_names=["a", "b", "c"])
+    pack_folder(tmp_path / "dense", tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def edit(folder, **changes):
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def refused(call, words, folder, *arguments):
+    with pytest.raises(PruningError, match=words) as caught:
+        call(folder, *arguments)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+def replace_in(file, metadata=None, **tensors):
+    with safe_open(file, "pt") as opened:
+        header = opened.metadata() | (metadata or {})
+    save_file(load_file(file) | {name.replace("__", "."): t for name, t in tensors.items()}, file, header)
+
+
+def repack(folder, **tensors):
+    """Pack other tensors with the same config."""
+    dense = folder.parent / "dense" / WEIGHTS
+    save_file(load_file(dense) | {name.replace("__", "."): t for name, t in tensors.items()}, dense, {"format": "pt"})
+    pack_file(dense, folder / WEIGHTS)
+
+
+@pytest.mark.usefixtures("little_memory")
+class TestMemory:
+    def test_labels_that_there_are_no_weights_for(self, resnet):
+        config = json.loads((resnet / "config.json").read_text())
+        config.pop("label2id")
+        labels = {str(i): f"L{i}" for i in range(1 << 17)}
+        (resnet / "config.json").write_text(json.dumps(config | {"id2label": labels, "hidden_sizes": [8, 8]}))
+        refused(load_auto, "classifier.1.*in the model of config.json", resnet)
+
+    def test_layers_that_there_are_no_weights_for(self, resnet):
+        edit(resnet, depths=[1, 3])
+        refused(load_auto, "do not fit the config: .* tensors are missing", resnet)
+        with pytest.raises(PruningError, match="do not fit"):
+            load(resnet)
+
+    @pytest.mark.parametrize("shape", [(1 << 28,), (1 << 14, 1 << 14)])
+    def test_zeros_that_no_model_has(self, resnet, shape, tmp_path):
+        """A gigabyte of zeros in some hundred bytes."""
+        bomb(resnet / WEIGHTS, "junk", shape)
+        assert (resnet / WEIGHTS).stat().st_size < 50_000
+        for call, *more in ((load,), (unpack_folder, tmp_path / "back"), (hf_cyclical.compile,)):
+            refused(call, "do not fit its config", resnet, *more)
+        refused(load_auto, "more than max_bytes", resnet)
+        assert not (tmp_path / "back").exists()
+
+    def test_more_zeros_than_the_layer_has(self, resnet, tmp_path):
+        bomb(resnet / WEIGHTS, CONV, (1 << 14, 1 << 14))
+        for call, *more in ((load,), (unpack_folder, tmp_path / "back"), (hf_cyclical.compile,)):
+            refused(call, "do not fit its config", resnet, *more)
+        refused(load_auto, "more than max_bytes", resnet)
+
+    @pytest.mark.parametrize("changes", [{"hidden_sizes": [60_000, 60_000]}, {"depths": [60_000, 60_000]}])
+    def test_compile_has_the_limits_of_load(self, resnet, changes):
+        edit(resnet, **changes)
+        refused(hf_cyclical.compile, "do not fit its config, which asks for more than", resnet)
+
+    def test_unpack_with_a_limit_of_ones_own(self, resnet, tmp_path):
+        edit(resnet, depths=[1, 3])
+        refused(unpack_folder, "do not fit its config", resnet, tmp_path / "back")
+        unpack_folder(resnet, tmp_path / "back", max_bytes=1 << 20)
+        assert (tmp_path / "back" / WEIGHTS).is_file()
+
+
+class TestDamage:
+    @pytest.mark.parametrize("place", [0, 3, 9, 40])
+    @pytest.mark.parametrize("kind", ["resnet", "timm_folder"])
+    def test_headers(self, kind, place, request):
+        folder = request.getfixturevalue(kind)
+        data = bytearray((folder / WEIGHTS).read_bytes())
+        data[place] ^= 0xFF
+        (folder / WEIGHTS).write_bytes(data)
+        for call in (load_auto, load, hf_cyclical.compile):
+            refused(call, "damaged|no safetensors file|fit", folder)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "[" * 5000, '{"version":"\\u001b[2J"}'])
+    def test_metadata(self, resnet, text):
+        replace_in(resnet / WEIGHTS, {"hf_cyclical_packed": text})
+        refused(load_auto, "damaged|packed in layout", resnet)
+
+    def test_a_payload_that_the_metadata_does_not_list(self, resnet):
+        with safe_open(resnet / WEIGHTS, "pt") as opened:
+            metadata = opened.metadata()
+        about = json.loads(metadata["hf_cyclical_packed"])
+        name = next(iter(about["tensors"]))
+        del about["tensors"][name]
+        replace_in(resnet / WEIGHTS, {"hf_cyclical_packed": json.dumps(about)})
+        refused(load_auto, name, resnet)
+        refused(load, name, resnet)
+
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.uint8])
+    def test_numbers_of_another_kind(self, resnet, dtype):
+        tensors = load_file(resnet.parent / "dense" / WEIGHTS)
+        repack(resnet, **{CONV: tensors[CONV].to(dtype)})
+        refused(load, "do not fit its config", resnet)
+        refused(load_auto, "dtype, the first is|cannot be", resnet)
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
+    @pytest.mark.parametrize("kernel", ["evil/kernel", "kernels-community/flash-attn2", "evil/x@main:y\x1b[2J"])
+    def test_kernels(self, resnet, name, kernel):
+        edit(resnet, **{name: kernel})
+        refused(load_auto, "the config asks for _attn_implementation '(evil|kernels-community)/", resnet)
+        refused(load, "asks for", resnet)
+
+    def test_of_tensors_are_not_printed(self, resnet, capfd):
+        repack(resnet, **{"a\x1b[2Jb": torch.zeros(40)})
+        refused(load_auto, "which is no name", resnet)
+        refused(load, "do not fit", resnet)
+        assert "\x1b[2J" not in "".join(capfd.readouterr())
+
+    def test_a_model_without_its_head(self, resnet):
+        assert AutoModel.from_pretrained(resnet).embedder is not None
+
+    def test_a_timm_folder_keeps_its_dtype(self, tmp_path):
+        save_timm("cifar_resnet8", tmp_path / "dense", label_names=["a", "b", "c"])
+        tensors = load_file(tmp_path / "dense" / WEIGHTS)
+        half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in tensors.items()}
+        save_file(half, tmp_path / "dense" / WEIGHTS, {"format": "pt"})
+        pack_folder(tmp_path / "dense", tmp_path / "packed")
+        assert {p.dtype for p in load_auto(tmp_path / "packed").parameters()} == {torch.bfloat16}
