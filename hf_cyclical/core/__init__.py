@@ -4,7 +4,9 @@ from . import recipes, schedules, settings
 from .alternation import acdc
 from .choices import Choice, Largest, Steered, View, layer_targets
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
+from .dpf import dpf
 from .errors import PruningError, first_line
+from .granet import granet
 from .layers import prunable_parameters, refuse_transposed
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
 from .moments import KEEP, MASK, Moments, has_momentum, momentum_name, refuse_without_momentum, refuse_without_restart
@@ -30,8 +32,12 @@ from .recipes import (
     with_dense_start,
 )
 from .recovery import CycleRecovery, RecoveryTracker, mask_distance
+from .regrowth import Regrowth
+from .rigl import rigl
+from .scores import random_scores
 from .shards import Shards, local, part, restored, whole
 from .shares import Layers, Share, erk, lamp, ranked, uniform
+from .snfs import snfs
 from .tvpgd import TVPGD
 
 __all__ = [
@@ -52,6 +58,7 @@ __all__ = [
     "PruningError",
     "Recipe",
     "RecoveryTracker",
+    "Regrowth",
     "Shape",
     "Shards",
     "Share",
@@ -63,11 +70,13 @@ __all__ = [
     "broadcast_buffers",
     "cyclical",
     "cyclical_lr",
+    "dpf",
     "erk",
     "first_line",
     "freeze",
     "gradual",
     "gradual_recovery",
+    "granet",
     "has_momentum",
     "iterative",
     "kept",
@@ -88,6 +97,7 @@ __all__ = [
     "pattern_of",
     "pgd",
     "prunable_parameters",
+    "random_scores",
     "ranked",
     "recipes",
     "refuse_non_finite",
@@ -96,9 +106,11 @@ __all__ = [
     "refuse_without_momentum",
     "refuse_without_restart",
     "restored",
+    "rigl",
     "schedules",
     "settings",
     "several_processes",
+    "snfs",
     "sparsity",
     "uniform",
     "whole",

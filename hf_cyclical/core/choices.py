@@ -24,13 +24,15 @@ class View(NamedTuple):
         params: The weights, the pruned ones with what this update added to them.
         masks: The masks before the choice.
         t: The update.
-        optimizer: With the gradients and the momentum of the weights; None where the caller has given none.
+        optimizer: With the momentum of the weights; None where the caller has given none.
+        s: The sparsity that the masks before the choice were chosen for.
     """
 
     params: Mapping[str, Tensor]
     masks: Masks
     t: int
     optimizer: Optimizer | None = None
+    s: float = 0.0
 
 
 Choice = Callable[[View, float, Masks], None]

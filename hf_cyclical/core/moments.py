@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.optim import SGD, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
@@ -20,30 +21,41 @@ _BUFFERS: dict[type[Optimizer], str] = {
     RAdam: "exp_avg",
 }
 _USE = "use sgd with momentum or adamw_torch"
-_REMEDY = f"{_USE}, or leave mask_momentum out"
 
 
-def momentum_name(kind: type[Optimizer], why: str = "mask_momentum True", remedy: str = _REMEDY) -> str:
+class Need(NamedTuple):
+    """Why a momentum has to be there, and what to do where it is not: for errors."""
+
+    why: str
+    remedy: str = f"{_USE}, or another method"
+
+
+MASKING = Need("mask_momentum True", f"{_USE}, or leave mask_momentum out")
+RANKING = Need("a method that ranks weights by their momentum")
+RESTARTING = Need("a method that restarts the momentum")
+
+
+def momentum_name(kind: type[Optimizer], need: Need = MASKING) -> str:
     """Under which name optimizers of this kind keep the momentum of a weight.
 
     Raises:
-        PruningError: If that is not known; `why` it has to be and the `remedy` are what the error says.
+        PruningError: If that is not known.
     """
     for known, name in _BUFFERS.items():
         if issubclass(kind, known):
             return name
-    raise PruningError(f"{why} does not know where {kind.__name__} keeps its momentum: {remedy}")
+    raise PruningError(f"{need.why} does not know where {kind.__name__} keeps its momentum: {need.remedy}")
 
 
-def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> None:
-    """Raise a PruningError if there is no momentum of these weights that could be masked."""
-    momentum_name(type(optimizer))
+def refuse_without_momentum(optimizer: Optimizer, params: Mapping[str, Tensor], need: Need = MASKING) -> None:
+    """Raise a PruningError if there is no momentum of these weights."""
+    momentum_name(type(optimizer), need)
     pruned = {id(p) for p in params.values()}
     for group in optimizer.param_groups:
         has_momentum = group.get("momentum") or group.get("betas", (0,))[0]
         if not has_momentum and any(id(p) in pruned for p in group["params"]):
             kind = type(optimizer).__name__
-            raise PruningError(f"mask_momentum True has no effect on {kind} without momentum: {_REMEDY}")
+            raise PruningError(f"{need.why} has no effect on {kind} without momentum: {need.remedy}")
 
 
 def has_momentum(optimizer: Optimizer, params: Mapping[str, Tensor]) -> bool:
@@ -64,7 +76,7 @@ def momenta(optimizer: Optimizer, params: Mapping[str, Tensor]) -> dict[str, Ten
 
 def refuse_without_restart(kind: type[Optimizer]) -> None:
     """Raise a PruningError if it is not known where optimizers of this kind keep the momentum that is to restart."""
-    momentum_name(kind, "a method that restarts the momentum", f"{_USE}, or another method")
+    momentum_name(kind, RESTARTING)
 
 
 def restart_momentum_(optimizer: Optimizer) -> None:
@@ -73,6 +85,29 @@ def restart_momentum_(optimizer: Optimizer) -> None:
     for state in optimizer.state.values():
         if state.get(key) is not None:
             state[key].zero_()
+
+
+Forget = Callable[[Optimizer | None, Mapping[str, Tensor], Masks], None]
+"""What pruned weights lose before masks are chosen anew; given the optimizer, the weights and the masks until then."""
+
+
+def forget_nothing(optimizer: Optimizer | None, params: Mapping[str, Tensor], masks: Masks) -> None:
+    """A pruned weight keeps its update, and returns with it: Algorithm 1."""
+
+
+def forget_weights(optimizer: Optimizer | None, params: Mapping[str, Tensor], masks: Masks) -> None:
+    """A pruned weight loses its update, and so returns at zero."""
+    apply_masks_(params, masks)
+
+
+def forget_state(optimizer: Optimizer | None, params: Mapping[str, Tensor], masks: Masks) -> None:
+    """A pruned weight loses its update and all that the optimizer knows of it, and so returns afresh."""
+    apply_masks_(params, masks)
+    for name, p in params.items():
+        state = {} if optimizer is None else optimizer.state.get(p, {})
+        for slot in state.values():
+            if isinstance(slot, Tensor) and slot.shape == p.shape and slot.is_floating_point():
+                apply_masks_({name: slot}, masks)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Literal, get_args
 
 from .choices import Choice, Largest
 from .errors import PruningError
-from .moments import KEEP, Moments
+from .moments import KEEP, Forget, Moments, forget_nothing
+from .regrowth import Regrowth
 from .schedules import Schedule, When, after, always, constant, cosine, cubic, linear, never, split, step, zero_first
 from .schedules import cyclical as compose
 
@@ -35,6 +36,10 @@ class Recipe:
         choose: Line 5: which weights stay at a sparsity; magprune of every layer, as the paper does, unless told.
         moments: What happens to the optimizer's state of pruned weights; nothing unless told.
         restart_at: Whether all of the optimizer's momentum restarts at zero after t; never unless told.
+        hold_at: Whether line 3 is left out at t, so that no weight and no state of the optimizer changes.
+        straight_through: Whether the optimizer's step is applied to dense weights, which are put aside between steps.
+        forget: What pruned weights lose before line 5, and so return without; nothing unless told.
+        needs_momentum: Whether weights are ranked by the optimizer's momentum.
     """
 
     s: Schedule
@@ -46,6 +51,10 @@ class Recipe:
     choose: Choice = _MAGPRUNE
     moments: Moments = KEEP
     restart_at: When = never
+    hold_at: When = never
+    straight_through: bool = False
+    forget: Forget = forget_nothing
+    needs_momentum: bool = False
 
     @property
     def T(self) -> int:
@@ -61,6 +70,17 @@ class Recipe:
     def restarts(self) -> bool:
         """Whether the momentum restarts at any update."""
         return any(map(self.restart_at, range(self.T)))
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether the optimizer's step is left out at any update, or is applied to other weights than the model's."""
+        return self.straight_through or any(map(self.hold_at, range(self.T)))
+
+    def pruning_by(self, prune: Choice, row_floor: int) -> "Recipe":
+        """The same method with another choice of the weights that stay at a sparsity."""
+        if isinstance(self.choose, Regrowth):
+            return replace(self, choose=replace(self.choose, prune=prune, row_floor=row_floor))
+        return replace(self, choose=prune)
 
 
 def lr_drop(at: float = 0.75, factor: float = 0.1) -> LrFactor:
@@ -236,6 +256,8 @@ def with_dense_start(recipe: Recipe, updates: int, *, lr: LrFactor | None = None
         update_at=after(updates, never, recipe.update_at),
         project_at=after(updates, never, recipe.project_at),
         restart_at=after(updates, never, recipe.restart_at),
+        hold_at=after(updates, never, recipe.hold_at),
+        choose=lambda view, s, out: recipe.choose(view._replace(t=view.t - updates), s, out),
         cycles=tuple(range(c.start + updates, c.stop + updates) for c in recipe.cycles),
     )
 

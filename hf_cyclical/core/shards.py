@@ -33,12 +33,17 @@ def whole(part: Tensor, like: Tensor) -> Tensor:
     return split.full_tensor()
 
 
+def distributed(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor in one piece, which every process has, where the weight `like` is, and split as it is."""
+    if not isinstance(like, DTensor):
+        return tensor.to(like.device)
+    on_device = tensor.to(like.to_local().device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+
 def part(tensor: Tensor, like: Tensor) -> Tensor:
     """The part of a whole tensor that belongs where this process holds the weight `like`."""
-    if not isinstance(like, DTensor):
-        return tensor
-    on_device = tensor.to(like.to_local().device)
-    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return local(distributed(tensor, like)) if isinstance(like, DTensor) else tensor
 
 
 @contextmanager
@@ -91,6 +96,10 @@ class Shards:
         if self.group is not None:
             dist.all_reduce(counts, group=self.group)
         return counts
+
+    def sums(self, values: Iterable[float], device: torch.device) -> list[float]:
+        """Some values, each summed over all processes in double precision."""
+        return self.sum(torch.tensor(list(values), dtype=torch.float64, device=device)).tolist()
 
     def max(self, value: float) -> float:
         """The largest value of all processes."""

@@ -93,13 +93,13 @@ def proportional(
         low = {name: least[name] for name in free if quotas[name] < least[name]}
         high = {name: most[name] for name in free if quotas[name] > most[name]}
         if not low and not high:
-            return fixed | _rounded(left, quotas)
+            return fixed | rounded(left, quotas)
         # Of both kinds, those go first that are out of bounds by more in all: the others may come inside again.
         above, below = (sum(abs(quotas[name] - n) for name, n in some.items()) for some in (high, low))
         fixed |= high if above >= below else low
 
 
-def _rounded(total: int, quotas: Mapping[str, Fraction]) -> dict[str, int]:
+def rounded(total: int, quotas: Mapping[str, Fraction]) -> dict[str, int]:
     """Numbers rounded down, and one more for those with the largest remainders, so that they add up to `total`."""
     shares = {name: int(quota) for name, quota in quotas.items()}
     by_remainder = sorted(quotas, key=lambda name: shares[name] - quotas[name])

@@ -110,13 +110,19 @@ def keep_largest(params: Mapping[str, Tensor], k: int, masks: Masks, shards: Sha
         _keep_ranked(spared, k, masks, shards)
 
 
-def row_tops(w: Tensor, n: int) -> Tensor:
-    """Flat indices, ascending, of the `n` largest weights of every row, of ties the last; none of a vector."""
+def row_tops(w: Tensor, n: int, among: Tensor | None = None) -> Tensor:
+    """Flat indices, ascending, of the `n` largest weights of every row, of ties the last; none of a vector.
+
+    Those for which the mask `among` is True come before all others.
+    """
     rows = w.flatten(1) if w.dim() > 1 else w.new_empty(0, 1)
+    masks = None if among is None or w.dim() < 2 else among.flatten(1)
     columns = rows.shape[1]
     found = [torch.empty(0, dtype=torch.int64, device=w.device)]
     for start in range(0, len(rows), step := max(_CHUNK // max(columns, 1), 1)):
         part = rows[start : start + step].flip(1).abs()  # argmax takes the first of ties
+        if masks is not None:
+            part.masked_fill_(~masks[start : start + step].flip(1), -0.5)
         first = torch.arange(start + 1, start + len(part) + 1, device=w.device)[:, None] * columns - 1
         for _ in range(min(n, columns)):
             top = part.argmax(1, keepdim=True)

@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 
 from .choices import View
 from .errors import PruningError
+from .line3 import Line3, before_steps
 from .masks import apply_masks_
-from .moments import KEEP, refuse_without_restart, restart_momentum_
+from .moments import KEEP, RANKING, refuse_without_momentum, refuse_without_restart, restart_momentum_
 from .recipes import Recipe
 from .rows import RowCounts, row_counts
 from .shards import Shards, local, part, refuse_different, restored, whole
@@ -68,22 +69,44 @@ class TVPGD:
         }
         self.t = 0
         self.s_now = 0.0
+        self._line3: Line3 | None = None
+        if recipe.intervenes and optimizer is not None:
+            self._line3 = Line3(optimizer, self.params, dense=recipe.straight_through)
+            self._hook = before_steps(optimizer, self._begin_line_3)
 
     @torch.no_grad()
     def step(self, t: int) -> bool:
         """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen anew."""
         recipe = self.recipe
+        self._end_line_3(t)
         renewed = recipe.update_at(t)
         if renewed:  # line 4
             self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
         if recipe.project_at(t):
-            apply_masks_(self.params, self.masks)  # line 7: theta <- theta * M
+            self._project()  # line 7: theta <- theta * M
         self._change_moments(t)
         self.t = t + 1
         return renewed
 
+    def _begin_line_3(self) -> None:
+        if self._line3 is not None:
+            self._line3.begin(held=self.recipe.hold_at(self.t))
+
+    def _end_line_3(self, t: int) -> None:
+        if self._line3 is None:
+            return
+        if t != self.t:
+            raise PruningError(f"update {t} comes after update {self.t - 1}: call step once for each, in their order")
+        self._line3.end()
+
+    def _project(self) -> None:
+        if self._line3 is not None:
+            self._line3.put_aside(self.masks)
+        apply_masks_(self.params, self.masks)
+
     def _choose(self, t: int, s: float) -> None:
-        self.recipe.choose(View(self.params, self.masks, t, self.optimizer), s, self.masks)
+        self.recipe.forget(self.optimizer, self.params, self.masks)
+        self.recipe.choose(View(self.params, self.masks, t, self.optimizer, self.s_now), s, self.masks)
         self.s_now = s
         if self.replicas is not None:
             refuse_different(self.masks, self.replicas)
@@ -101,10 +124,14 @@ class TVPGD:
         if self.optimizer is None:
             if recipe.moments is not KEEP or restarts:
                 raise PruningError("this recipe changes the optimizer's momentum: give TVPGD the optimizer")
+            if recipe.intervenes or recipe.needs_momentum:
+                raise PruningError("this recipe changes the optimizer's steps, or reads them: give TVPGD the optimizer")
             return
         recipe.moments.refuse(self.optimizer, self.params)
         if restarts:
             refuse_without_restart(type(self.optimizer))
+        if recipe.needs_momentum:
+            refuse_without_momentum(self.optimizer, self.params, RANKING)
 
     @property
     def at_target(self) -> bool:
@@ -141,6 +168,11 @@ class TVPGD:
         """Whether the weights hold more than the masks keep: only between two projections of gradual_recovery."""
         return self.s_now > 0 and not self.recipe.project_at(self.t - 1)
 
+    @property
+    def hides(self) -> bool:
+        """Whether there are values which the masks hide: the weights are dense, or dense ones are put aside."""
+        return self.dense or (self.s_now > 0 and self._line3 is not None and self.recipe.straight_through)
+
     @contextmanager
     def masked(self) -> Iterator[None]:
         """The model as theta * M, to evaluate or save it, with the weights restored afterwards."""
@@ -152,13 +184,16 @@ class TVPGD:
             yield
 
     def project_(self) -> None:
-        """Theta <- theta * M, whatever the recipe says: for the end of a run."""
+        """Theta <- theta * M, whatever the recipe says: for the end of a run. Dense weights put aside are given up."""
         apply_masks_(self.params, self.masks)
+        if self._line3 is not None:
+            self._hook.remove()
+            self._line3 = None
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on from weights saved under `masked`, on any number of processes."""
         masks = {name: self.whole_mask(name) for name in self.masks}
-        hidden = {name: self.hidden_values(name) for name in self.masks} if self.dense else {}
+        hidden = {name: self.hidden_values(name) for name in self.masks} if self.hides else {}
         return {"t": self.t, "s_now": self.s_now, "masks": masks, "hidden": hidden}
 
     def whole_mask(self, name: str) -> Tensor:
@@ -167,7 +202,12 @@ class TVPGD:
 
     def hidden_values(self, name: str) -> Tensor:
         """The values that a layer's weights have where its mask is False."""
-        return whole(local(self.params[name]), self.params[name])[~self.whole_mask(name)]
+        return whole(self._hiding(name), self.params[name])[~self.whole_mask(name)]
+
+    def _hiding(self, name: str) -> Tensor:
+        """What holds the values of a layer that its mask hides."""
+        aside = self._line3.aside if self._line3 is not None else {}
+        return aside[name] if name in aside else local(self.params[name])
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -188,8 +228,10 @@ class TVPGD:
         """Take over the mask of a layer in one piece, and the values of the weights that it hides."""
         p = self.params[name]
         self.masks[name].copy_(part(mask, p))
+        if self._line3 is not None and name in self._line3.aside:
+            self._line3.aside[name].zero_()
         if hidden is not None:
-            w, pruned = local(p), ~self.masks[name]
+            w, pruned = self._hiding(name), ~self.masks[name]
             values = torch.zeros(p.shape, dtype=w.dtype, device=w.device)
             values[~mask.to(w.device)] = hidden.to(w)
             w[pruned] = part(values, p)[pruned]

@@ -9,11 +9,16 @@ from support.training import T, Training, adamw, assert_equal, make_batches, mak
 from hf_cyclical.core import (
     TVPGD,
     PruningError,
+    acdc,
     cyclical,
     cyclical_lr,
+    dpf,
     gradual_recovery,
+    granet,
     iterative,
     one_shot,
+    rigl,
+    snfs,
     with_dense_start,
 )
 
@@ -37,10 +42,20 @@ def saved(training):
         cyclical_lr(0.9, T, k=3, delta_t=4),
         iterative(0.9, T, k=4),
         with_dense_start(gradual_recovery(0.9, 30, delta_t=8), 10),
+        rigl(0.8, T, delta_t=4),
+        snfs(0.8, T, delta_t=4),
+        dpf(0.8, T, delta_t=4),
+        granet(0.8, T, delta_t=4),
+        acdc(0.8, T, k=3),
+        with_dense_start(rigl(0.8, 30, delta_t=4), 10),
+        with_dense_start(dpf(0.8, 30, delta_t=4), 10),
     ],
-    ids=["cyclical", "gradual_recovery", "cyclical_lr", "iterative", "dense_start"],
+    ids=[
+        *("cyclical", "gradual_recovery", "cyclical_lr", "iterative", "dense_start", "rigl", "snfs", "dpf", "granet"),
+        *("acdc", "rigl_dense_start", "dpf_dense_start"),
+    ],
 )
-@pytest.mark.parametrize("stop", [5, 20, 37])
+@pytest.mark.parametrize("stop", [1, 5, 12, 20, 37])
 def test_a_resumed_run_continues_bit_for_bit(recipe, stop):
     batches = make_batches()
     whole = Training(recipe, adamw)
