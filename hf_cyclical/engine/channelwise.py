@@ -1,16 +1,18 @@
-"""Depthwise convolutions on planes: every channel by its own weights, few of which are zero."""
+"""Operators on each channel alone, window by window: depthwise convolutions and max pooling."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from .depthwise import DEPTHWISE, emit_depthwise
+from .depthwise import WINDOWS, emit_depthwise, emit_window_maximum
 from .layers import Convolution
 from .native import Kernel
 from .operators import IDENTITY, Activation
 from .plan import Choice, Plan
 from .planes import Tensor
-from .program import Place, Program
+from .program import Field, Place, Program
 
-__all__ = ["by_channel", "convolve_channels"]
+__all__ = ["by_channel", "convolve_channels", "pool_windows", "pools_in_place"]
 
 # By stride; beyond, the sparse kernel wins, although for stride 2 its input is taken apart first.
 MOST_ZEROS = {1: 0.5, 2: 0.8}
@@ -28,50 +30,78 @@ def by_channel(layer: Convolution) -> bool:
 def convolve_channels(plan: Plan, source: Tensor, layer: Convolution, activation: Activation = IDENTITY) -> Tensor:
     """activation(depthwise convolution of the source)."""
     channels, _, *kernel = layer.weight.shape
-    (height, width), (above, before), stride = layer.size, layer.padding, layer.stride[0]
-    target = plan.tensor(channels, height, width)
-    # Rows and columns that the last output's window has after those of the source.
-    below, after = (
-        max(0, (out - 1) * stride + k - pad - n)
-        for out, k, pad, n in zip(layer.size, kernel, layer.padding, source.shape[1:], strict=True)
-    )
-    plan.pad(source, above=above, below=below, gap=max(before, after))
+    stride = layer.stride[0]
+    target = _windows_of(plan, source, kernel, stride, layer.padding, layer.size)
+    target.nonnegative = activation.nonnegative
 
     def emit(program: Program) -> None:
-        lanes, strip = plan.target.width, 4 if plan.target.width == 16 else 2
-        vectors = -(-width // lanes)
-        strips = (vectors - 1) // strip
-        here, there = source.layout, target.layout
-        start = here.first_pixel() - 4 * (above * here.pitch + before)
-        _check_reach(layer, source, start, vectors)
-        variant = (tuple(kernel), stride, strip, vectors - strips * strip, activation.kind)
-        program.add(
-            Kernel("depthwise", DEPTHWISE, emit_depthwise, variant),
-            source=Place(source, start),
-            source_stride=4 * here.stride,
-            source_row=4 * here.pitch,
-            target=Place(target, there.first_pixel()),
-            target_stride=4 * there.stride,
-            target_row=4 * there.pitch,
-            planes=channels,
-            rows=height,
-            strips=strips,
-            rest=width - (vectors - 1) * lanes,
-            weights=np.ascontiguousarray(layer.weight, np.float32),
-            bias=np.ascontiguousarray(layer.bias, np.float32),
-            **activation.fields(),
-        )
+        ends, strips = _ends(source, target, kernel, stride, layer.padding)
+        weights = {name: np.ascontiguousarray(getattr(layer, name), np.float32) for name in ("weight", "bias")}
+        ends |= {"weights": weights["weight"], "bias": weights["bias"], **activation.fields()}
+        variant = (tuple(kernel), stride, *strips, activation.kind)
+        program.add(Kernel("depthwise", WINDOWS, emit_depthwise, variant), **ends)
         plan.choices.append(Choice(layer.name, "dense", f"{channels} groups: depthwise", float(layer.sparsity)))
 
     plan.later(emit)
     return target
 
 
-def _check_reach(layer: Convolution, source: Tensor, start: int, vectors: int) -> None:
-    """Every vector that the kernel will read lies in the source's buffer."""
-    layout, stride = source.layout, layer.stride[0]
-    channels, _, rows, columns = layer.weight.shape
-    row = (layer.size[0] - 1) * stride + rows - 1
-    floats = (channels - 1) * layout.stride + row * layout.pitch + stride * vectors * layout.lanes + columns
-    if start < 0 or start + 4 * floats > 4 * layout.floats:
-        raise ValueError(f"{layer.name} would read bytes {start} to {start + 4 * floats} of {4 * layout.floats}")
+def pools_in_place(source: object, stride: tuple[int, int]) -> bool:
+    """Whether `pool_windows` can pool this: the padding holds zeros, which must not be larger than the pixels."""
+    return isinstance(source, Tensor) and source.nonnegative and stride[0] == stride[1] <= 2
+
+
+def pool_windows(
+    plan: Plan, source: Tensor, kernel: Sequence[int], stride: int, padding: tuple[int, int], size: tuple[int, int]
+) -> Tensor:
+    """Max pooling of an image without negative pixels to a given size."""
+    target = _windows_of(plan, source, kernel, stride, padding, size)
+    target.nonnegative = True
+
+    def emit(program: Program) -> None:
+        ends, strips = _ends(source, target, kernel, stride, padding)
+        kind = Kernel("window maximum", WINDOWS, emit_window_maximum, (tuple(kernel), stride, *strips))
+        program.add(kind, **ends)
+
+    plan.later(emit)
+    return target
+
+
+def _windows_of(
+    plan: Plan, source: Tensor, kernel: Sequence[int], stride: int, padding: tuple[int, int], size: tuple[int, int]
+) -> Tensor:
+    """A tensor for the results, after padding the source so that every window lies in it."""
+    below, after = (
+        max(0, (out - 1) * stride + k - pad - n)
+        for out, k, pad, n in zip(size, kernel, padding, source.shape[1:], strict=True)
+    )
+    plan.pad(source, above=padding[0], below=below, gap=max(padding[1], after))
+    return plan.tensor(source.shape[0], *size)
+
+
+def _ends(
+    source: Tensor, target: Tensor, kernel: Sequence[int], stride: int, padding: tuple[int, int]
+) -> tuple[dict[str, Field], tuple[int, int]]:
+    """Where the kernel reads and writes, and how many vectors are in a strip and in the last one."""
+    here, there = source.layout, target.layout
+    strip = 4 if there.lanes == 16 else 2
+    vectors = -(-there.width // there.lanes)
+    strips = (vectors - 1) // strip
+    start = here.first_pixel() - 4 * (padding[0] * here.pitch + padding[1])
+    rows = (there.height - 1) * stride + kernel[0] - 1
+    reach = (here.channels - 1) * here.stride + rows * here.pitch + stride * vectors * here.lanes + kernel[1]
+    if start < 0 or start + 4 * reach > 4 * here.floats:
+        raise ValueError(f"windows would read bytes {start} to {start + 4 * reach} of a buffer of {4 * here.floats}")
+    ends: dict[str, Field] = {
+        "source": Place(source, start),
+        "source_stride": 4 * here.stride,
+        "source_row": 4 * here.pitch,
+        "target": Place(target, there.first_pixel()),
+        "target_stride": 4 * there.stride,
+        "target_row": 4 * there.pitch,
+        "planes": there.channels,
+        "rows": there.height,
+        "strips": strips,
+        "rest": there.width - (vectors - 1) * there.lanes,
+    }
+    return ends, (strip, vectors - strips * strip)

@@ -1,14 +1,15 @@
-"""The kernel of depthwise convolutions: each row of the input is loaded once for all outputs that need it."""
+"""The kernels of depthwise convolutions and of max pooling: a row of the input is loaded once for all its outputs."""
 
-from llvmlite import ir
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from .activations import ACTIVATIONS
-from .emitter import BYTES, I32, Emitter, Value, Vector
+from .emitter import BYTES, Emitter, Value, Vector
 
-__all__ = ["DEPTHWISE", "emit_depthwise"]
+__all__ = ["WINDOWS", "emit_depthwise", "emit_window_maximum"]
 
-DEPTHWISE = (
-    "source",  # address of the first tap of the first plane's first output pixel
+WINDOWS = (
+    "source",  # address of the first pixel of the first plane's first window
     "source_stride",  # bytes from one plane to the next
     "source_row",  # bytes from one row to the next
     "target",
@@ -31,20 +32,26 @@ def emit_depthwise(e: Emitter, kernel: tuple[int, int], stride: int, strip: int,
 
     Args:
         e: Where to.
-        kernel: Rows and columns of the weights.
+        kernel: Rows and columns of a window.
         stride: 1 or 2, in both directions.
         strip: Vectors of a row that are computed at once.
         last: Those in the last strip of a row.
         activation: What is applied to the result.
     """
-    taps = kernel[0] * kernel[1]
+    _emit(e, stride, strip, last, lambda plane: _Convolution(e, kernel, stride, plane, activation))
+
+
+def emit_window_maximum(e: Emitter, kernel: tuple[int, int], stride: int, strip: int, last: int) -> None:
+    """The largest pixel of each window; the padding must hold nothing larger."""
+    _emit(e, stride, strip, last, lambda plane: _Maximum(e, kernel, stride))
+
+
+def _emit(e: Emitter, stride: int, strip: int, last: int, windows: "Callable[[Value], _Windows]") -> None:
     last_lanes = e.lanes(e["rest"])
 
     def plane(index: Value) -> None:
         source, target = (e.add(e[name], e.mul(index, e[f"{name}_stride"])) for name in ("source", "target"))
-        weights = e.add(e["weights"], e.mul(index, taps * BYTES))
-        bias = e.splat(e.load_float(e.add(e["bias"], e.mul(index, BYTES))))
-        rows = _Rows(e, kernel, stride, weights, bias)
+        rows = windows(index)
 
         def one_strip(number: Value, vectors: int, lanes: Value | None) -> None:
             offset = e.mul(number, strip * e.vector_bytes)
@@ -53,11 +60,10 @@ def emit_depthwise(e: Emitter, kernel: tuple[int, int], stride: int, strip: int,
             def store(y: Value, values: Vector) -> None:
                 at = e.add(there, e.mul(y, e["target_row"]))
                 for j, value in enumerate(values):
-                    result = ACTIVATIONS[activation](e, value)
                     if lanes is not None and j == vectors - 1:
-                        e.store_where(result, e.add(at, j * e.vector_bytes), lanes)
+                        e.store_where(value, e.add(at, j * e.vector_bytes), lanes)
                     else:
-                        e.store(result, at, j * e.vector_bytes)
+                        e.store(value, at, j * e.vector_bytes)
 
             rows.emit(top, vectors, store)
 
@@ -68,70 +74,94 @@ def emit_depthwise(e: Emitter, kernel: tuple[int, int], stride: int, strip: int,
     e.end()
 
 
-class _Rows:
-    """The loop over the rows of a strip: it carries the sums of outputs whose last rows are still to come."""
+class _Windows(ABC):
+    """The loop over the rows of a strip: it carries the results of windows whose last rows are still to come."""
 
-    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int, weights: Value, bias: Value) -> None:
-        self.e, (self.rows, self.columns), self.stride, self.bias = e, kernel, stride, bias
-        self._weights = weights
+    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int, start: Value) -> None:
+        self.e, (self.rows, self.columns), self.stride, self.start = e, kernel, stride, start
+
+    def reduce(self, pixels: list[Vector]) -> list[Vector]:
+        """What windows need to know of a row, given the pixels of each of their columns."""
+        return pixels
+
+    @abstractmethod
+    def add(self, ky: int, reduced: list[Vector], carry: Vector) -> Vector:
+        """Take in a row as row ky of a window."""
+
+    def end(self, value: Value) -> Value:
+        return value
+
+    def emit(self, top: Value, vectors: int, store: Callable[[Value, Vector], None]) -> None:
+        e, step = self.e, self.stride
+        waiting = (self.rows - 1) // step  # windows that have begun when another one ends
+        fresh = max(0, self.rows - step)  # the first row of a window that no window before it has seen
+        parts = [[self.start] * vectors for _ in range(waiting)]
+        for j in range(fresh):
+            parts = self._add_row(parts, j, e.add(top, e.mul(e["source_row"], j)), vectors)
+
+        def row(y: Value, carry: Vector) -> Vector:
+            parts = [carry[i * vectors : (i + 1) * vectors] for i in range(waiting)] + [[self.start] * vectors]
+            first = e.add(top, e.mul(e.mul(y, step), e["source_row"]))
+            for j in range(fresh, self.rows):
+                parts = self._add_row(parts, j, e.add(first, e.mul(e["source_row"], j)), vectors)
+            store(y, [self.end(value) for value in parts[0]])
+            return [value for part in parts[1:] for value in part]
+
+        e.loop(0, e["rows"], 1, [value for part in parts for value in part], row)
+
+    def _add_row(self, parts: list[Vector], j: int, address: Value, vectors: int) -> list[Vector]:
+        """Add row j of the next window to all windows that it belongs to."""
+        reduced = self.reduce(self._pixels(address, vectors))
+        inside = [0 <= j - self.stride * later < self.rows for later in range(len(parts))]
+        return [
+            self.add(j - self.stride * later, reduced, part) if inside[later] else part
+            for later, part in enumerate(parts)
+        ]
+
+    def _pixels(self, address: Value, vectors: int) -> list[Vector]:
+        """For each column of the windows, its pixels."""
+        e, size, columns = self.e, self.e.vector_bytes, self.columns
+        if self.stride == 1:
+            return [[e.load(address, kx * BYTES + i * size) for i in range(vectors)] for kx in range(columns)]
+        found: list[Vector] = []
+        for at in range(0, columns * BYTES, 2 * BYTES):
+            pairs = [[e.load(address, at + (2 * i + half) * size) for half in range(2)] for i in range(vectors)]
+            found += [[e.every_second(pair, start) for pair in pairs] for start in range(2)]
+        return found[:columns]
+
+
+class _Convolution(_Windows):
+    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int, plane: Value, activation: str) -> None:
+        super().__init__(e, kernel, stride, e.splat(e.load_float(e.add(e["bias"], e.mul(plane, BYTES)))))
         taps = self.rows * self.columns
+        self._activation = ACTIVATIONS[activation]
+        self._weights = e.add(e["weights"], e.mul(plane, taps * BYTES))
         kept = range(taps) if e.width == 16 and taps <= HOISTED else ()
         self._hoisted = [self._loaded(tap) for tap in kept]
 
-    def emit(self, top: Value, vectors: int, store) -> None:
-        e, step = self.e, self.stride
-        waiting = (self.rows - 1) // step  # outputs after the one that is next
-        fresh = max(0, self.rows - step)  # the first row that the next output sees first
-        sums = [[self.bias] * vectors for _ in range(waiting)]
-        for j in range(fresh):
-            sums = self._add_row(sums, j, e.add(top, e.mul(e["source_row"], j)))
+    def add(self, ky: int, reduced: list[Vector], carry: Vector) -> Vector:
+        for kx, pixels in enumerate(reduced):
+            tap = ky * self.columns + kx
+            weight = self._hoisted[tap] if self._hoisted else self._loaded(tap)
+            carry = [self.e.fma(x, weight, total) for x, total in zip(pixels, carry, strict=True)]
+        return carry
 
-        def row(y: Value, carry: Vector) -> Vector:
-            sums = [carry[i * vectors : (i + 1) * vectors] for i in range(waiting)] + [[self.bias] * vectors]
-            first = e.add(top, e.mul(e.mul(y, step), e["source_row"]))
-            for j in range(fresh, self.rows):
-                sums = self._add_row(sums, j, e.add(first, e.mul(e["source_row"], j)))
-            store(y, sums[0])
-            return [value for part in sums[1:] for value in part]
-
-        e.loop(0, e["rows"], 1, [value for part in sums for value in part], row)
-
-    def _add_row(self, sums: list[Vector], j: int, address: Value) -> list[Vector]:
-        """Add row j of the next output's window to all outputs that it belongs to."""
-        e, pixels = self.e, self._pixels(address, len(sums[0]) if sums else 0)
-        added = []
-        for later, acc in enumerate(sums):
-            ky = j - self.stride * later
-            if 0 <= ky < self.rows:
-                for kx, vectors in enumerate(pixels):
-                    weight = self._weight(ky * self.columns + kx)
-                    acc = [e.fma(x, weight, a) for x, a in zip(vectors, acc, strict=True)]
-            added.append(acc)
-        return added
-
-    def _pixels(self, address: Value, vectors: int) -> list[Vector]:
-        """For each column of the kernel, its pixels."""
-        e = self.e
-        if self.stride == 1:
-            return [
-                [e.load(address, kx * BYTES + i * e.vector_bytes) for i in range(vectors)] for kx in range(self.columns)
-            ]
-        columns: list[Vector] = []
-        for kx in range(0, self.columns, 2):
-            at = kx * BYTES
-            pairs = [
-                [e.load(address, at + (2 * i + half) * e.vector_bytes) for half in range(2)] for i in range(vectors)
-            ]
-            columns += [[_every_second(e, pair, start) for pair in pairs] for start in range(2)]
-        return columns[: self.columns]
-
-    def _weight(self, tap: int) -> Value:
-        return self._hoisted[tap] if self._hoisted else self._loaded(tap)
+    def end(self, value: Value) -> Value:
+        return self._activation(self.e, value)
 
     def _loaded(self, tap: int) -> Value:
         return self.e.splat(self.e.load_float(self._weights, tap * BYTES))
 
 
-def _every_second(e: Emitter, pair: Vector, start: int) -> Value:
-    order = ir.Constant(ir.VectorType(I32, e.width), list(range(start, 2 * e.width, 2)))
-    return e.b.shuffle_vector(*pair, order)
+class _Maximum(_Windows):
+    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int) -> None:
+        super().__init__(e, kernel, stride, e.splat(float("-inf")))
+
+    def reduce(self, pixels: list[Vector]) -> list[Vector]:
+        largest = pixels[0]
+        for column in pixels[1:]:
+            largest = self.add(0, [column], largest)
+        return [largest]
+
+    def add(self, ky: int, reduced: list[Vector], carry: Vector) -> Vector:
+        return [self.e.larger_of(x, value) for x, value in zip(reduced[0], carry, strict=True)]

@@ -198,6 +198,11 @@ class Emitter:
         name = f"llvm.masked.store.v{self.width}f32.p0"
         self.intrinsic(name, ir.VoidType(), value, self.at(address), ir.Constant(I32, BYTES), lanes)
 
+    def every_second(self, pair: Vector, start: int = 0) -> Value:
+        """Every second float of two vectors, as one."""
+        order = ir.Constant(ir.VectorType(I32, self.width), list(range(start, 2 * self.width, 2)))
+        return self.b.shuffle_vector(*pair, order)
+
     def total(self, value: Value) -> Value:
         """The sum of a vector's lanes."""
         step = self.width // 2
@@ -219,6 +224,11 @@ class Emitter:
     def at_most(self, value: Value, bound: Value) -> Value:
         """The smaller one; a NaN in `value` stays."""
         return self.b.select(self.b.fcmp_ordered(">", value, bound), bound, value)
+
+    def larger_of(self, a: Value, b: Value) -> Value:
+        """The larger one; a NaN in either stays."""
+        larger = self.b.select(self.b.fcmp_ordered("<", a, b), b, a)
+        return self.b.select(self.b.fcmp_unordered("uno", b, b), b, larger)
 
     def keep(self, value: Value, mask: Value, offset: int = 0) -> Value:
         """The value where the mask in memory has its bits set, else 0, also for a NaN."""

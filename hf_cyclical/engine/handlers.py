@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from .chains import activation_of, lower_convolution, lower_linear, norm_factors
-from .channelwise import by_channel, convolve_channels
+from .channelwise import by_channel, convolve_channels, pool_windows, pools_in_place
 from .copies import copy_into
 from .heads import attend
 from .layers import Convolution, convolve
@@ -133,6 +133,8 @@ def _max_pool(low: Lowering, node: Node) -> Value:
     kernel = _pair(args["kernel_size"])
     stride, padding = _pair(args["stride"], kernel), _pair(args["padding"])
     size = tuple(node.meta["val"].shape[2:])
+    if pools_in_place(view.tensor, stride):
+        return image(pool_windows(low.plan, view.tensor, kernel, stride[0], padding, size))
     return image(max_pool(low.plan, view.tensor, kernel, stride, padding, size))
 
 

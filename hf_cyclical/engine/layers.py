@@ -64,6 +64,7 @@ def convolve(
 ) -> Tensor:
     """activation(convolution(source) + residual)."""
     target = plan.tensor(len(layer.weight), *layer.size)
+    target.nonnegative = activation.nonnegative
     phases = _as_phases(plan, source, layer.stride)
     taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
     need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])

@@ -75,7 +75,7 @@ def _copy_vectors(e: Emitter, here: Value, there: Value, step: int) -> None:
     def vectors(x: Value) -> None:
         at = e.add(here, e.mul(x, step * BYTES))
         parts = [e.load(at, i * e.vector_bytes) for i in range(step)]
-        e.store(_every(e, parts), e.add(there, e.mul(x, BYTES)))
+        e.store((e.every_second(parts) if step == 2 else parts[0]), e.add(there, e.mul(x, BYTES)))
 
     def rest() -> Vector:
         at, left = e.add(here, e.mul(whole, step * BYTES)), e.sub(columns, whole)
@@ -83,19 +83,11 @@ def _copy_vectors(e: Emitter, here: Value, there: Value, step: int) -> None:
         parts = [
             e.load_lanes(e.add(at, i * e.vector_bytes), e.larger(e.sub(floats, i * e.width), 0)) for i in range(step)
         ]
-        e.store_lanes(_every(e, parts), e.add(there, e.mul(whole, BYTES)), left)
+        e.store_lanes((e.every_second(parts) if step == 2 else parts[0]), e.add(there, e.mul(whole, BYTES)), left)
         return []
 
     e.each(0, whole, vectors, e.width)
     e.choose(e.less(whole, columns), rest, list)
-
-
-def _every(e: Emitter, parts: Vector) -> Value:
-    """One vector: the part itself, or every second float of two."""
-    if len(parts) == 1:
-        return parts[0]
-    even = ir.Constant(ir.VectorType(I32, e.width), list(range(0, 2 * e.width, 2)))
-    return e.b.shuffle_vector(*parts, even)
 
 
 def emit_run(e: Emitter) -> None:

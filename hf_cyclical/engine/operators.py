@@ -35,6 +35,11 @@ class Activation:
     low: float = -math.inf
     high: float = math.inf
 
+    @property
+    def nonnegative(self) -> bool:
+        """Whether all results are at least 0."""
+        return self.kind in ("sigmoid", "hard_sigmoid") or (self.kind == "clamp" and self.low >= 0)
+
     def fields(self) -> dict[str, float]:
         return {"low": self.low, "high": self.high}
 

@@ -79,7 +79,7 @@ def emit_maximum(e: Emitter, taps: int) -> None:
             at = e.add(source, offset)
             value = e.load(e.add(at, offsets[0]))
             for tap in offsets[1:]:
-                value = e.at_least(e.load(e.add(at, tap)), value)
+                value = e.larger_of(e.load(e.add(at, tap)), value)
             e.store(_masked(e, value, offset), e.add(target, offset))
 
         e.each(0, e.mul(e["vectors"], e.vector_bytes), vector, e.vector_bytes)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from .grouping import in_groups
 from .native import Host
 from .planes import Layout, Tensor
 from .program import Program
@@ -72,9 +73,14 @@ class Plan:
         """The rows of all operators, and after how many rows each operator ends."""
         self._settle()
         program = Program(self.target, self.threads)
-        ends = []
+        operators = []
         for operator in self._operators:
             operator(program)
+            operators.append(program.rows)
+            program.rows = []
+        ends = []
+        for rows in in_groups(operators):
+            program.rows += rows
             ends.append(len(program.rows))
         return program, ends
 

@@ -88,10 +88,12 @@ class Tensor:
     Attributes:
         layout: Final when all operators that use it are known.
         exclusive: Whether its buffer must serve no other tensor, because not every pixel of it is written each time.
+        nonnegative: Whether no pixel is below zero, so that the padding is not larger than any.
     """
 
     layout: Layout
     exclusive: bool = False
+    nonnegative: bool = False
 
     @property
     def shape(self) -> tuple[int, int, int]:

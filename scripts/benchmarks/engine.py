@@ -66,7 +66,14 @@ def _row(what: str, speed: Speed, batch: int, rivals: tuple[str, ...], bar: floa
 
 @torch.no_grad()
 def random_masks(model: nn.Module, sparsity: float) -> nn.Module:
-    """Zeros at random in all convolutions and linear layers except the first, the last and the depthwise ones."""
+    """Zeros at random in all convolutions and linear layers except the first, the last and the depthwise ones.
+
+    BatchNorms get factors like those of a trained model: timm begins with some that are zero, and folding these would
+    leave layers without any weights.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.weight.uniform_(0.5, 1.5)
     params = prunable_parameters(model)
     names = list(params)
     chosen = {n: p for n, p in params.items() if n not in (names[0], names[-1]) and p.shape[1] > 1}

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from hf_cyclical.engine.graph import build_graph
+from hf_cyclical.engine.native import host
+
 SPARSITIES = st.sampled_from([0.0, 0.5, 0.9, 0.999, 1.0])
 WIDTHS = st.sampled_from([None, 8, 4])  # vectors of this processor, of AVX2, of SSE and NEON
 SIDES = st.integers(1, 19)
@@ -111,6 +114,23 @@ def test_pooling(kind, kernel, stride, size, padded, width):
 
 
 @slow
+@given(
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.integers(1, 2),
+    st.tuples(SIDES, st.integers(1, 150)),
+    st.booleans(),
+    WIDTHS,
+)
+def test_max_pooling_after_a_relu(kernel, stride, size, padded, width):
+    padding = [k // 2 if padded else 0 for k in kernel]
+    size = [max(n, k, 2) for n, k in zip(size, kernel, strict=True)]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.MaxPool2d(kernel, stride, padding))
+    graph = assert_same_as_torch(model.eval(), images(2, 3, *size), width=width)
+    assert [row.kernel.name for row in graph.program.rows[-2:]] == ["window maximum", "copy"]
+
+
+@slow
 @given(st.integers(2, 70), st.integers(2, 150), SPARSITIES, st.integers(1, 3), WIDTHS)
 def test_a_head_on_the_mean_of_all_pixels(inputs, outputs, sparsity, batch, width):
     torch.manual_seed(0)
@@ -166,6 +186,20 @@ class SqueezeExcite(nn.Module):
 def test_squeeze_excite(size):
     torch.manual_seed(0)
     assert_same_as_torch(sparsify(SqueezeExcite(), 0.5), images(2, 3, *size))
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.9])
+@pytest.mark.parametrize("last", [nn.Conv2d(42, 42, 3, 2, 1, groups=42), nn.MaxPool2d(3, 2, 1)], ids=str)
+@pytest.mark.parametrize(("width", "threads"), [(None, 1), (None, 2), (4, 1)])
+def test_a_large_tensor_is_computed_a_few_channels_at_a_time(sparsity, last, width, threads):
+    torch.manual_seed(0)
+    model = nn.Sequential(sparsify(nn.Conv2d(3, 42, 3), sparsity), nn.ReLU(), last).eval()
+    graph = assert_same_as_torch(model, images(1, 3, 66, 67), width=width, threads=threads)
+    rows = [row for row in graph.program.rows if row.kernel.name != "copy"]
+    assert len(rows) >= 4
+    assert len({row.kernel.name for row in rows[::2]}) == len({row.kernel.name for row in rows[1::2]}) == 1
+    largest = max(tensor.layout.channels for row in rows[::2] for tensor in row.tensors() if tensor.shape[1] == 64)
+    assert largest < 42
 
 
 class ShortcutOfZeros(nn.Module):
@@ -243,16 +277,16 @@ class SqueezeExcite2(nn.Module):
         return F.avg_pool2d(x * torch.sigmoid(self.expand(F.adaptive_avg_pool2d(x, 1))), 2)
 
 
-def test_nan_in_an_image_is_seen_and_stays_in_its_image():
+@pytest.mark.parametrize(
+    "last", [nn.Identity(), nn.MaxPool2d(2), nn.Sequential(nn.Tanh(), nn.MaxPool2d(3, 2, 1))], ids=str
+)
+def test_nan_in_an_image_is_seen_and_stays_in_its_image(last):
     torch.manual_seed(0)
-    model = sparsify(Residual(8, nn.ReLU()), 0.5)
+    model = sparsify(nn.Sequential(Residual(8, nn.ReLU()), last), 0.5)
     pixels = images(2, 3, 8, 8)
     pixels[0, 0, 4, 4] = torch.nan
-    from hf_cyclical.engine.graph import build_graph
-    from hf_cyclical.engine.native import host
-
     graph = build_graph(model, (3, 8, 8), host(), 1)
     for _ in range(2):
         result = graph.run(pixels)
-        assert result[0].isnan().any()
+        assert torch.equal(result.isnan(), model(pixels).isnan())
         assert not result[1].isnan().any()
