@@ -1,14 +1,18 @@
 """Text that is published or printed, without the folders of this machine and without tokens."""
 
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 MARK = "<path>/"  # in place of the folders: no name on the Hub begins so, and none of timm
 _URL = re.compile(r"(?!file:)\b[a-z][\w+.-]+://[^\s'\"]*", re.I)
-_CREDENTIALS = re.compile(r"(\b[a-z][\w+.-]+://)[^\s/'\"@]+@", re.I)
+_CREDENTIALS = re.compile(r"(\b[a-z][\w+.-]*://)[^\s/'\"]+@", re.I)
+_SIGNED = re.compile(
+    r"([?&;][\w-]*(?:token|key|secret|passw|signature|\bsig|credential|auth)[\w-]*=)(?!\.\.\.)[^\s&;'\"#]+", re.I
+)
 # What nothing but a path begins with: a scheme, a home, a root, a share, a drive, this folder or the one above.
 _ROOT = re.compile(r"(?<![\w.~/\\>-])(?:file:|~(?:[/\\]|$|[a-z_])|/+(?=\S)|\\\\|[a-z]:[/\\]|\.\.?[/\\])", re.I)
 _NESTED = re.compile(r"(?:^|(?<=[='\"]))[^='\"/\\]*(?:/[^/\\]*[/\\]|\w\\+\w)")  # deeper than user/name, or of Windows
@@ -29,25 +33,46 @@ def public_about(about: dict[str, Any]) -> dict[str, Any]:
 
 def hide_paths(value: Any) -> Any:
     """The same for any value that JSON can hold, however deep the text is in it."""
+    return _everywhere(lambda text: _hide(text, MARK), value)
+
+
+def hide_in_header(text: str) -> str:
+    """The same for a value in the metadata of a file of weights, which may hold JSON."""
+    try:
+        content = json.loads(text)
+        hidden = hide_paths(content)
+    except (ValueError, RecursionError):
+        return hide_paths(text)
+    return text if hidden == content else json.dumps(hidden)
+
+
+def _everywhere(change: Callable[[str], str], value: Any) -> Any:
     if isinstance(value, dict):
-        return {hide_paths(key): hide_paths(inner) for key, inner in value.items()}
+        return {_everywhere(change, key): _everywhere(change, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [hide_paths(inner) for inner in value]
-    return _hide(value, MARK) if isinstance(value, str) else value
+        return [_everywhere(change, inner) for inner in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _without_credentials(text: str) -> str:
+    """Text whose addresses have no names, passwords and signatures."""
+    return _SIGNED.sub(r"\1...", _CREDENTIALS.sub(r"\1", text))
 
 
 def hide_in_settings(value: Any) -> Any:
     """The same for the settings of a model, whose labels can look like paths, as `/m/01yrx` does."""
     if isinstance(value, dict):
-        return {key: _hide_in_setting(key, inner) for key, inner in value.items()}
+        return {_without_credentials(key): _hide_in_setting(key, inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [hide_in_settings(inner) for inner in value]
-    return hide_paths(value) if isinstance(value, str) and _ROOT.search(_without_urls(value)) else value
+    if not isinstance(value, str):
+        return value
+    return hide_paths(value) if _ROOT.search(_without_urls(value)) else _without_credentials(value)
 
 
 def _hide_in_setting(key: str, value: Any) -> Any:
     if key in _LABELS:
-        return value
+        return _everywhere(_without_credentials, value)
     return hide_paths(value) if key.endswith("name_or_path") else hide_in_settings(value)
 
 
@@ -72,7 +97,7 @@ def _hide(text: str, mark: str) -> str:
 
     As paths may hold blanks, nobody can tell where one ends: rather too much is cut than too little.
     """
-    text = _CREDENTIALS.sub(r"\1", text)
+    text = _without_credentials(text)
     start = _start(text)
     if start is None:
         return text

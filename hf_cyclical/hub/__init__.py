@@ -8,7 +8,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     card="render_card",
     compilation="compile",
     errors="LOGIN",
+    folder="MAIN build_folder",
     record="build_metadata mask_hash public_id stamp",
-    upload="MAIN build_folder create_repository push push_command refuse_settings",
+    upload="create_repository push push_command refuse_settings",
     verification="Verification verify",
 )

@@ -23,6 +23,8 @@ from hf_cyclical.formats import (
     WEIGHTS,
     describe_weights,
     header_metadata,
+    hide_in_header,
+    hide_paths,
     is_packed,
     iterate_tensors,
     packable,
@@ -231,7 +233,7 @@ def public_id(name: Any) -> str | None:
 def _mark_weights(file: Path, mask_sha256: str) -> None:
     """Put the mask hash into the header, for a file of weights that is alone."""
     tensors = {name: plus_zeros(tensor) if packable(tensor) else tensor for name, tensor in iterate_tensors(file)}
-    header = {"format": "pt"} | header_metadata(file)
+    header = {"format": "pt"} | {hide_paths(k): hide_in_header(value) for k, value in header_metadata(file).items()}
     write_tensors(file, tensors, header | {KEY: json.dumps({"schema": SCHEMA, "mask_sha256": mask_sha256})})
 
 

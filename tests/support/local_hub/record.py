@@ -4,8 +4,9 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import Event
 from urllib.parse import unquote
 
 
@@ -67,6 +68,8 @@ class Fault:
     status: int | None = None
     after_bytes: int | None = None
     lose_answer: bool = False
+    released: Event | None = None  # a request hangs until then
+    before: Callable[[], None] | None = None  # what somebody else does meanwhile
     message: str = "Injected fault"
     code: str = ""
     hits: int = 0

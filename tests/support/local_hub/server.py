@@ -5,8 +5,9 @@ import re
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from urllib.parse import parse_qs, urlsplit
 
 from .clients import Clients
@@ -22,6 +23,7 @@ class LocalHub:
 
     def __init__(self):
         self.lock = Lock()
+        self.hanging: list[Fault] = []
         self.reset()
         hub = self
 
@@ -43,6 +45,9 @@ class LocalHub:
 
     def reset(self) -> None:
         """Forget the repositories, the requests and the faults."""
+        for fault in self.hanging:
+            fault.released.set()
+        self.hanging.clear()
         self.store, self.requests, self.faults = Store(), [], []
 
     def put(self, repo: str, files: dict[str, bytes | Huge], revision: str = "main", private: bool = False) -> str:
@@ -78,6 +83,15 @@ class LocalHub:
         """Do what is asked and cut the connection in place of an answer."""
         return self._fault(method, path_regex, times, lose_answer=True)
 
+    def hang(self, method: str, path_regex: str, times: int | None = None) -> Fault:
+        """Take the next matching requests, and never answer."""
+        self.hanging.append(self._fault(method, path_regex, times, released=Event()))
+        return self.hanging[-1]
+
+    def meanwhile(self, method: str, path_regex: str, action: Callable[[], None]) -> Fault:
+        """Have somebody else do something before the next matching request is looked at."""
+        return self._fault(method, path_regex, 1, before=action)
+
     def _fault(self, method, path_regex, times, **fields) -> Fault:
         self.faults.append(Fault(re.compile(method), re.compile(path_regex), times, **fields))
         return self.faults[-1]
@@ -102,6 +116,11 @@ class Handler(BaseHTTPRequestHandler):
         cut = fault.after_bytes if fault else None
         try:
             self.read_body(request, None if self.command == "GET" else cut)
+            if fault and fault.released:
+                fault.released.wait(60)
+                raise DroppedError
+            if fault and fault.before:
+                fault.before()
             if fault and fault.status:
                 raise RefusedError(fault.status, fault.message, fault.code)
             with hub.lock:
