@@ -7,8 +7,12 @@ import functools
 import gc
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.little_memory import little_memory  # noqa: F401 - a fixture
 from support.tiny import build_trainer
+
+settings.register_profile("busy", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_finish(session):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import HUNG
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -26,7 +27,7 @@ SCRIPT_LINES = [
 
 def test_python_blocks_run_in_order(tmp_path):
     code = "\n".join(blocks("python"))
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=HUNG)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("0.90\n")
     assert "cycle 2" in result.stdout

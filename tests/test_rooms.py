@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import HUNG
 
 import hf_cyclical
 
@@ -21,7 +22,7 @@ SOURCES = [path for folder in ("hf_cyclical", "scripts", "tests") for path in so
 def fresh(code, *arguments):
     """What code prints in a new process, as JSON."""
     command = [sys.executable, "-c", f"import json, sys\n{code}", *map(str, arguments)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HUNG)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -14,7 +14,7 @@ from hf_cyclical.engine.native import host
 SPARSITIES = st.sampled_from([0.0, 0.5, 0.9, 0.999, 1.0])
 WIDTHS = st.sampled_from([None, 8, 4])  # vectors of this processor, of AVX2, of SSE and NEON
 SIDES = st.integers(1, 19)
-slow = settings(max_examples=30, deadline=None)
+slow = settings(max_examples=30)
 
 
 @slow

@@ -50,7 +50,7 @@ class TestFormat:
 
 
 class TestRoundTrip:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.data())
     def test_every_bit_pattern(self, data):
         dtype = data.draw(st.sampled_from(DTYPES))

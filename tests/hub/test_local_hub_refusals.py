@@ -7,6 +7,7 @@ import pytest
 from support.local_hub import READER, WRITER, Huge, ask, run_client
 from support.local_hub.raw import commit, large, regular, send, upload_address
 from support.local_hub.samples import WEIGHTS, push_folder
+from support.patience import HUNG
 
 BAD_CARDS = {
     "number as tag": "tags: [2022]",
@@ -239,7 +240,7 @@ class TestFaults:
         assert (code, "GatedRepoError" in err) == (1, True)
 
     def test_an_error_ends_the_connection(self, hub):
-        connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=HUNG)
         for path, body, kept in [("/api/validate-yaml", b"{}", True), ("/api/none", b"unread" * 1000, False)]:
             connection.request("POST", path, body)
             response = connection.getresponse()

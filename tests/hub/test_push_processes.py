@@ -7,6 +7,7 @@ import tempfile
 import pytest
 from huggingface_hub import constants
 from support.local_hub import WRITER
+from support.patience import HUNG
 from support.processes import on_processes
 from support.pushing import PUSHED, make_trainer
 from support.sharded import ShardedTrainer
@@ -21,7 +22,7 @@ OTHER = "another process could not push the model: see its error"
 
 def be_a_client(url, folder):
     """In a process that has the client imported already."""
-    faulthandler.dump_traceback_later(150, exit=True)  # a process that waits for ever is what these tests are about
+    faulthandler.dump_traceback_later(HUNG, exit=True)  # a process that waits for ever is what these tests are about
     os.environ["HF_TOKEN"] = WRITER
     constants.ENDPOINT, constants.HF_HUB_DISABLE_XET = url, True
     tempfile.tempdir = str(folder)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import HUNG
 from support.started import interrupt, run, start, wait_for
 from transformers import TrainerCallback
 
@@ -144,7 +145,7 @@ def test_commands_that_start_together_share_the_dense_model_and_the_runs(tmp_pat
         commands = [start(COMPARE, *SHORT, *TWO, "--output_dir", folder) for _ in range(2)]
         for command in commands:
             wait_for(command, "waiting for another command, which is at cifar_resnet8-dense")
-    errors = [command.communicate(timeout=200)[1] for command in commands]
+    errors = [command.communicate(timeout=HUNG)[1] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], errors
     reports = [load_report(path) for path in (folder / "reports").iterdir()]
     assert sorted(report.config["method"] for report in reports) == ["cyclical", "one_shot"]

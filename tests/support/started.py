@@ -9,6 +9,8 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from .patience import HUNG
+
 ROOT = Path(__file__).parents[2]
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "scripts/prune.py"]
 PYTHON = [sys.executable, "scripts/prune.py"]
@@ -37,12 +39,12 @@ def interrupt(process, pattern):
     """Send Ctrl-C once the progress of a script looks as `pattern` says; what it prints after that."""
     wait_for(process, pattern)
     process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=120)
+    return process.communicate(timeout=HUNG)
 
 
 def run(command, *args):
     process = start(command, *args)
-    out, err = process.communicate(timeout=400)
+    out, err = process.communicate(timeout=HUNG)
     return process.returncode, out, err
 
 

@@ -15,6 +15,8 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from support.patience import HUNG
+
 from .store import WRITER
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +82,7 @@ class Clients:
             end(self.forker)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(self, environment, code, *, env=None, cwd=ROOT, timeout=120, impatient=False, fork=True):
+    def run(self, environment, code, *, env=None, cwd=ROOT, timeout=HUNG, impatient=False, fork=True):
         shutil.rmtree(self.home, ignore_errors=True)
         streams = [self.folder / "out", self.folder / "err"]
         job = {
@@ -107,5 +109,5 @@ def start(environment, modules) -> subprocess.Popen:
 
 def end(process: subprocess.Popen) -> None:
     process.stdin.close()
-    process.wait(timeout=30)
+    process.wait(timeout=HUNG)
     process.stdout.close()

@@ -5,6 +5,8 @@ import hashlib
 import http.client
 import json
 
+from support.patience import HUNG
+
 from .store import WRITER
 
 
@@ -12,7 +14,7 @@ def send(hub, method, path, body=b"", token=WRITER, **headers):
     """One request without a client: status, headers, body."""
     if isinstance(body, dict):
         body = json.dumps(body).encode()
-    connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=HUNG)
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
     connection.request(method, path, body, headers)
     response = connection.getresponse()
