@@ -23,7 +23,7 @@ def main(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     data = load_image_data(DataArguments("digits"))
     loaded = load_image_model(args.model, data.labels, image_size=data.image_size)
-    train_set, eval_set = data.for_model(loaded.settings, seed=args.seed)
+    train_set, eval_set = data.for_model(loaded, seed=args.seed)
     loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=data.collate)
     eval_loader = DataLoader(eval_set, args.batch_size, collate_fn=data.collate)
     optimizer = torch.optim.SGD(loaded.model.parameters(), args.learning_rate, momentum=0.9, weight_decay=5e-4)

@@ -47,7 +47,7 @@ class Run:
         loaded = load_image_model(
             args.model.model_name_or_path, data.labels, image_size=data.image_size, from_scratch=args.model.from_scratch
         )
-        train, evaluation = data.for_model(loaded.settings, seed=args.training.seed)
+        train, evaluation = data.for_model(loaded, seed=args.training.seed)
         stop = StopOnSignalCallback()
         channels_last = args.run.channels_last
         trainer = CyclicalPruningTrainer(

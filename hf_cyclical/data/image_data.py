@@ -8,7 +8,16 @@ from torch.utils.data import Dataset
 
 from .decoding import EncodedImages
 from .images import SingleImages, StreamedImages, StreamSplit, TensorImages, ready_batch, stack_images
-from .transforms import SHIFTS, Augment, ImageSettings, eval_transform, padding_of, train_transform
+from .transforms import (
+    SHIFTS,
+    Augment,
+    ForModel,
+    batch_transform,
+    eval_transform,
+    only_scales,
+    padding_of,
+    train_transform,
+)
 
 
 @dataclass(frozen=True)
@@ -47,24 +56,40 @@ class ImageData:
         """The Trainer's `data_collator`."""
         return stack_images if isinstance(self.train, StreamSplit) else ready_batch
 
-    def for_model(self, settings: ImageSettings, *, seed: int) -> tuple[Dataset, Dataset]:
+    @property
+    def whole(self) -> bool:
+        """Whether no part of an image is to be cut off: of a small image every pixel counts.
+
+        The centre of a large one is what models are evaluated on.
+        """
+        return self.augment in SHIFTS or (self.augment == "none" and self.small)
+
+    def for_model(self, model: ForModel, *, seed: int) -> tuple[Dataset, Dataset]:
         """Training and evaluation set for the Trainer, in the size and scale that a model takes.
 
+        Evaluation images are what the model's processor makes of them: the numbers of an evaluation are those of
+        whoever uses the saved model with the processor that is saved beside it.
+
         Args:
-            settings: Of the model.
+            model: What `load_image_model` returned.
             seed: Of the augmentation, and of the order of a stream.
         """
-        # The centre of a large image is what models are evaluated on; of a small image every pixel counts.
-        whole = self.augment in SHIFTS or (self.augment == "none" and self.small)
-        transform = train_transform(settings, self.augment, whole=whole)
-        plain = eval_transform(settings, whole=whole)
+        plain = eval_transform(model.processor)
+        augmented = plain if self.augment == "none" else train_transform(model.settings, self.augment)
         if isinstance(self.train, StreamSplit):
-            return StreamedImages(self.train, transform, seed=seed), StreamedImages(self.eval, plain)
-        kind = TensorImages if isinstance(self.eval.images, Tensor) else SingleImages
-        eval_set = kind(self.eval.images, self.eval.labels, plain)
+            return StreamedImages(self.train, augmented, seed=seed), StreamedImages(self.eval, plain)
+        eval_set = self._plain(self.eval, model)
         images, labels = self.train.images, self.train.labels
-        if isinstance(images, Tensor) and self.augment != "imagenet":
+        if self.augment == "none":
+            return self._plain(self.train, model), eval_set
+        if isinstance(images, Tensor) and self.augment in SHIFTS:
             padding, mirror = padding_of(min(images.shape[-2:])), self.augment == "cifar"
-            moved = {"padding": padding, "mirror": mirror} if self.augment in SHIFTS else {}
-            return TensorImages(images, labels, plain, **moved, seed=seed), eval_set
-        return SingleImages(images, labels, transform, seed=None if self.augment == "none" else seed), eval_set
+            transform = batch_transform(model.settings)
+            return TensorImages(images, labels, transform, padding=padding, mirror=mirror, seed=seed), eval_set
+        return SingleImages(images, labels, augmented, seed=seed), eval_set
+
+    def _plain(self, split: Split, model: ForModel) -> Dataset:
+        """Images without augmentation; whole batches at once where nothing but scaling is to be done."""
+        if isinstance(split.images, Tensor) and only_scales(model, *split.images.shape[-2:]):
+            return TensorImages(split.images, split.labels, batch_transform(model.settings))
+        return SingleImages(split.images, split.labels, eval_transform(model.processor))

@@ -2,7 +2,7 @@
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from hf_cyclical.core import PruningError
 from .columns import Columns, missing_label
 from .decoding import EncodedImages, decode
 from .keyed_random import drawn_from, image_keys
-from .transforms import crop_and_flip, shift
+from .transforms import Transform, crop_and_flip, shift
 
 if TYPE_CHECKING:
     import datasets
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SHUFFLE_BUFFER = 1000
 
-Transform = Callable[[Any], Tensor]
 Batch = dict[str, Tensor]
 
 

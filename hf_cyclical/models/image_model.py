@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -24,8 +23,9 @@ from transformers import (
 from hf_cyclical.core import PruningError, first_line
 from hf_cyclical.formats import check_weights, damaged_weights
 
+from .building import at_size, random_model
 from .finding import UNBUILDABLE, find_folder, local_folder, read_config, timm_config
-from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings
+from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings, whole_processor
 
 __all__ = ["ImageModel", "load_image_model"]
 
@@ -49,7 +49,13 @@ class ImageModel:
 
 
 def load_image_model(
-    name: str | os.PathLike[str], labels: list[str], *, image_size: int | None = None, from_scratch: bool = False
+    name: str | os.PathLike[str],
+    labels: list[str],
+    *,
+    image_size: int | None = None,
+    resize_trained: bool = False,
+    whole: bool = False,
+    from_scratch: bool = False,
 ) -> ImageModel:
     """An image classifier, in float32, with a class for each of `labels`.
 
@@ -58,6 +64,8 @@ def load_image_model(
             name (`resnet18`, `cifar_resnet20`): with its published weights, or random ones if it has none.
         labels: Names of the classes, in order. A head of another size is replaced.
         image_size: Side of the images that a model with random weights is meant for; its config's own if not given.
+        resize_trained: Let a model with trained weights take images of that side, too.
+        whole: Let the processor cut nothing off the edges of an image after resizing it, as for small images.
         from_scratch: Start from random weights of that architecture and read none.
 
     Raises:
@@ -74,15 +82,21 @@ def load_image_model(
     if folder is None and not from_scratch:
         logger.info("%s has no published weights: it starts from random ones", name)
     if folder is None or from_scratch:
-        model = _random_model(name, config, image_size)
+        model = random_model(name, config, image_size)
     else:
-        model, image_size = _trained_model(name, folder, config), None
-    model.config.name_or_path, model.config._commit_hash = name, base[1]  # the latter is never saved
+        model = _trained_model(name, folder, config)
+        image_size = image_size if resize_trained else None
+        model = model if image_size is None else at_size(name, model, image_size)
+    config = model.config
+    config.name_or_path, config._commit_hash = name, base[1]  # the latter is never saved
     if isinstance(config, TimmWrapperConfig):
-        model.config.num_features = model.timm_model.num_features  # timm's own configs say it
+        config.num_features = model.timm_model.num_features  # timm's own configs say it
+        if whole:
+            config.pretrained_cfg = config.pretrained_cfg | {"crop_pct": 1.0}
         processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
         return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base)
     processor = load_image_processor(name, folder, config, image_size)
+    processor = whole_processor(processor) if whole else processor
     return ImageModel(model, processor, processor_settings(name, processor, config), *base)
 
 
@@ -94,48 +108,6 @@ def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
         # What a folder of timm says of its labels would be saved in place of these.
         config.label_names = list(labels)
         config.__dict__.pop("label_descriptions", None)
-
-
-def _random_model(name: str, config: PreTrainedConfig, image_size: int | None) -> PreTrainedModel:
-    if image_size is not None:
-        _resize(config, image_size)
-    try:
-        model = _build(config)
-        if image_size is not None:
-            _check_size(model, image_size)
-    except UNBUILDABLE as error:
-        size = "" if image_size is None else f" for images of {image_size} pixels"
-        raise PruningError(f"model {name!r} cannot be made{size}, use another: {first_line(error)}") from error
-    return model
-
-
-def _resize(config: PreTrainedConfig, image_size: int) -> None:
-    if not isinstance(config, TimmWrapperConfig):
-        if "image_size" in config.to_dict():
-            config.image_size = image_size
-        return
-    cfg = {key: value for key, value in config.pretrained_cfg.items() if not key.startswith("test_")}
-    config.pretrained_cfg = cfg | {"input_size": (cfg["input_size"][0], image_size, image_size)}
-    arguments = config.model_args or {}
-    if cfg.get("fixed_input_size") or "img_size" in arguments:
-        config.model_args = arguments | {"img_size": image_size}
-
-
-def _build(config: PreTrainedConfig) -> PreTrainedModel:
-    if not isinstance(config, TimmWrapperConfig):
-        return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-    model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
-    # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
-    model.timm_model = fresh
-    return model
-
-
-@torch.no_grad()
-def _check_size(model: PreTrainedModel, image_size: int) -> None:
-    """Run the model once: many can be made for images that are too small for them."""
-    model.eval()(torch.zeros(1, 3, image_size, image_size))
-    model.train()
 
 
 def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""What a model expects of its images, and the processor that does it for those who use the saved model."""
+"""What a model expects of its images, and the processor that does it: for evaluations, and for whoever uses the model."""
 
 import logging
 from dataclasses import dataclass
@@ -19,26 +19,23 @@ INTERPOLATIONS = {
     Image.Resampling.BILINEAR: "bilinear",
     Image.Resampling.BICUBIC: "bicubic",
 }
-CONVNEXT_NO_CROP = 384  # from this side on, ConvNeXt's processor uses the whole image
 
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What a model expects of its images.
+    """What a model expects of the images that it is trained on; an evaluation uses its processor itself.
 
     Attributes:
         size: Side in pixels.
         mean: Per channel, of images scaled to [0, 1].
         std: Per channel.
         interpolation: "bilinear", "bicubic" or "nearest".
-        crop_pct: Part of the resized image that the centre crop keeps at evaluation.
     """
 
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
-    crop_pct: float
 
 
 def timm_settings(name: str, pretrained_cfg: dict[str, Any]) -> ImageSettings:
@@ -51,7 +48,6 @@ def timm_settings(name: str, pretrained_cfg: dict[str, Any]) -> ImageSettings:
         mean=tuple(data["mean"]),
         std=tuple(data["std"]),
         interpolation=interpolation if interpolation in INTERPOLATIONS.values() else "bicubic",
-        crop_pct=data["crop_pct"],
     )
 
 
@@ -108,16 +104,19 @@ def processor_settings(name: str, processor: BaseImageProcessor, config: PreTrai
         mean=tuple(round(value, 6) for value in (-black * std).tolist()),  # 0.485, not 0.48500001 of float32
         std=tuple(round(value, 6) for value in std.tolist()),
         interpolation=INTERPOLATIONS.get(fields.get("resample"), "bicubic"),
-        crop_pct=_crop_pct(fields, size),
     )
 
 
-def _crop_pct(fields: dict[str, Any], size: int) -> float:
-    resized = fields.get("size") or {}
-    edge = resized.get("shortest_edge") or resized.get("height")
-    if fields.get("do_center_crop") and edge:
-        return min(1.0, size / edge)
-    return fields["crop_pct"] if fields.get("crop_pct") and size < CONVNEXT_NO_CROP else 1.0
+def whole_processor(processor: BaseImageProcessor) -> BaseImageProcessor:
+    """The same processor without a crop after resizing, if it has one."""
+    fields = processor.to_dict()
+    if fields.get("crop_pct"):
+        return type(processor).from_dict(fields | {"crop_pct": 1.0})
+    size, crop = fields.get("size") or {}, fields.get("crop_size") or {}
+    if not (fields.get("do_center_crop") and size and crop):
+        return processor
+    side = max(crop.values())
+    return type(processor).from_dict(fields | {"size": crop if "height" in size else {"shortest_edge": side}})
 
 
 def _resized(name: str, processor: BaseImageProcessor, config: PreTrainedConfig, image_size: int) -> BaseImageProcessor:

@@ -14,15 +14,12 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from hf_cyclical.data import DataArguments, load_image_data
-from hf_cyclical.models import ImageSettings
+from hf_cyclical.models import load_image_model
 
 from .common import Row, row, seconds, take_turns
 
 IMAGES = 5000
 BATCH = 128
-SETTINGS = ImageSettings(
-    size=32, mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26), interpolation="bilinear", crop_pct=1.0
-)
 
 
 def small_images(options: argparse.Namespace) -> list[Row]:
@@ -35,7 +32,8 @@ def small_images(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         png_images().to_parquet(Path(folder) / "train.parquet")
         data = load_image_data(DataArguments(dataset_name=folder, max_train_samples=IMAGES))
-        ours, _ = data.for_model(SETTINGS, seed=0)
+        model = load_image_model("cifar_resnet8", data.labels, image_size=data.image_size)
+        ours, _ = data.for_model(model, seed=0)
         theirs = usual_images(folder)
         loaders = [
             DataLoader(dataset, BATCH, shuffle=True, collate_fn=collate)
@@ -66,7 +64,7 @@ def usual_images(folder: str) -> datasets.Dataset:
             v2.RandomHorizontalFlip(),
             v2.ToImage(),
             v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(SETTINGS.mean, SETTINGS.std),
+            v2.Normalize((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)),
         ]
     )
     rows = datasets.load_dataset(folder, split="train").select(range(IMAGES))

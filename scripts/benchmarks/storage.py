@@ -44,7 +44,7 @@ def digits_weights() -> dict[str, Tensor]:
     """The weights of a ResNet-20 after a few epochs on digits."""
     data = load_image_data(DataArguments("digits"))
     loaded = load_image_model("cifar_resnet20", data.labels, image_size=data.image_size)
-    train, _ = data.for_model(loaded.settings, seed=0)
+    train, _ = data.for_model(loaded, seed=0)
     model = loaded.model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(EPOCHS):

@@ -56,7 +56,7 @@ class TestMainJob:
         folder, _, _ = main_job
         model = AutoModelForImageClassification.from_pretrained(folder).eval()
         data = load_image_data(DataArguments("digits"))
-        _, evaluation = data.for_model(load_image_model(str(folder), data.labels).settings, seed=0)
+        _, evaluation = data.for_model(load_image_model(str(folder), data.labels), seed=0)
         batch = evaluation.__getitems__(list(range(len(evaluation))))
         with torch.no_grad():
             right = (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"]).float().mean()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PILImage
-from support.made_data import STD, all_of, as_model_takes, folder_of, load, pixels, rows, settings
+from support.made_data import STD, all_of, as_model_takes, folder_of, load, pixels, rows, a_model
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
@@ -47,10 +47,10 @@ class TestAugmentation:
 
     def test_digits_move_by_up_to_a_pixel_and_are_not_mirrored(self):
         data = load("digits", augment="shift")
-        train, evaluation = data.for_model(settings(8), seed=7)
-        plain = all_of(data.for_model(settings(8), seed=7)[1])["pixel_values"]
+        train, evaluation = data.for_model(a_model(8), seed=7)
+        plain = all_of(data.for_model(a_model(8), seed=7)[1])["pixel_values"]
         assert torch.equal(all_of(evaluation)["pixel_values"], plain)  # those to evaluate on stay where they are
-        still = all_of(load("digits").for_model(settings(8), seed=7)[0])["pixel_values"][:200]
+        still = all_of(load("digits").for_model(a_model(8), seed=7)[0])["pixel_values"][:200]
         moved = train.__getitems__(range(200))["pixel_values"]
         black = as_model_takes(np.zeros((1, 1, 3), dtype=np.uint8))
         seen = set()
@@ -78,7 +78,7 @@ class TestAugmentation:
     def test_it_follows_from_seed_epoch_and_index(self, tmp_path, augment, side):
         split = rows(pixels(12, side, side))
         data = load(folder_of(tmp_path / "d", train=split, test=split), augment=augment)
-        train, evaluation = data.for_model(settings(24), seed=7)
+        train, evaluation = data.for_model(a_model(24), seed=7)
         before = torch.get_rng_state()
         first = all_of(train)["pixel_values"]
         assert torch.equal(torch.get_rng_state(), before)
@@ -86,7 +86,7 @@ class TestAugmentation:
         order = torch.randperm(12).tolist()
         assert torch.equal(train.__getitems__(order)["pixel_values"], first[order])
         assert torch.equal(train[5]["pixel_values"], first[5])
-        assert not torch.equal(all_of(data.for_model(settings(24), seed=8)[0])["pixel_values"], first)
+        assert not torch.equal(all_of(data.for_model(a_model(24), seed=8)[0])["pixel_values"], first)
         plain = all_of(evaluation)["pixel_values"]
         train.set_epoch(1)
         evaluation.set_epoch(1)
@@ -100,7 +100,7 @@ class TestAugmentation:
     def test_workers_see_the_epoch(self, tmp_path, side):
         split = rows(pixels(12, side, side))
         data = load(folder_of(tmp_path / "d", train=split, test=split))
-        train, _ = data.for_model(settings(), seed=7)
+        train, _ = data.for_model(a_model(), seed=7)
         loader = DataLoader(train, 5, num_workers=2, persistent_workers=True, collate_fn=data.collate)
         for epoch in (0, 1, 5):
             train.set_epoch(epoch)
@@ -110,14 +110,14 @@ class TestAugmentation:
 
     def test_none(self, tmp_path):
         data = load(folder_of(tmp_path / "d", train=rows(pixels(6)), test=rows(pixels(6))), augment="none")
-        train, evaluation = data.for_model(settings(), seed=7)
+        train, evaluation = data.for_model(a_model(), seed=7)
         assert torch.equal(all_of(train)["pixel_values"], all_of(evaluation)["pixel_values"])
 
     def test_random_crops_are_torchvisions(self, tmp_path):
         """Seeded with the image's key, torchvision's own steps give the same pixels."""
         images = pixels(3, 70, 90)
         data = load(folder_of(tmp_path / "d", train=rows(images), test=rows(images)))
-        train, _ = data.for_model(settings(32, "bicubic"), seed=7)
+        train, _ = data.for_model(a_model(32, "bicubic"), seed=7)
         train.set_epoch(2)
         batch = all_of(train)["pixel_values"]
         for i, image in enumerate(images):
@@ -129,7 +129,7 @@ class TestAugmentation:
     def test_shifts_of_large_images_are_torchvisions(self, tmp_path):
         images = pixels(6, 70, 90)
         data = load(folder_of(tmp_path / "d", train=rows(images), test=rows(images)), augment="shift")
-        train, _ = data.for_model(settings(32), seed=7)
+        train, _ = data.for_model(a_model(32), seed=7)
         batch = all_of(train)["pixel_values"]
         for i, image in enumerate(images):
             torch.manual_seed(int(image_keys(7, 0, [i])[0]))
@@ -140,7 +140,7 @@ class TestAugmentation:
 class TestWhatTheModelSees:
     def test_small_images_are_normalised_as_torchvision_does(self, tmp_path):
         data = load(folder_of(tmp_path / "d", train=rows(pixels(6)), test=rows(pixels(6))))
-        batch = all_of(data.for_model(settings(), seed=0)[1])
+        batch = all_of(data.for_model(a_model(), seed=0)[1])
         assert batch["pixel_values"].dtype == torch.float32
         assert type(batch["pixel_values"]) is torch.Tensor
         for i, image in enumerate(pixels(6)):
@@ -149,7 +149,7 @@ class TestWhatTheModelSees:
     @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
     def test_small_images_are_resized_whole(self, tmp_path, interpolation):
         data = load(folder_of(tmp_path / "d", train=rows(pixels(6)), test=rows(pixels(6))))
-        train, evaluation = data.for_model(settings(32, interpolation), seed=0)
+        train, evaluation = data.for_model(a_model(32, interpolation), seed=0)
         assert all_of(train)["pixel_values"].shape == (6, 3, 32, 32)
         mode = {"nearest": v2.InterpolationMode.NEAREST_EXACT}.get(interpolation, interpolation)
         for i, image in enumerate(pixels(6)):
@@ -162,7 +162,7 @@ class TestWhatTheModelSees:
     def test_of_large_images_the_centre(self, tmp_path):
         images = pixels(3, 70, 90)
         data = load(folder_of(tmp_path / "d", train=rows(images), test=rows(images)))
-        _, evaluation = data.for_model(settings(56), seed=0)
+        _, evaluation = data.for_model(a_model(56, crop_pct=0.875), seed=0)
         for i, image in enumerate(images):  # 56 / 0.875 = 64: the shorter side of 70 becomes 64
             resized = PILImage.fromarray(image).resize((int(90 * 64 / 70), 64), PILImage.Resampling.BILINEAR)
             left = round((resized.width - 56) / 2)
@@ -171,4 +171,4 @@ class TestWhatTheModelSees:
 
     def test_unknown_interpolation(self):
         with pytest.raises(PruningError, match="interpolation 'lanczos' is unknown: use nearest, bilinear, bicubic"):
-            load("digits").for_model(settings(8, "lanczos"), seed=0)
+            load("digits").for_model(a_model(8, "lanczos"), seed=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as PILImage
-from support.made_data import NAMES, all_of, as_model_takes, folder_of, load, pixels, png, rows, settings, tampered
+from support.made_data import NAMES, all_of, as_model_takes, folder_of, load, pixels, png, rows, a_model, tampered
 from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError
@@ -89,7 +89,7 @@ class TestWhatIsFound:
         assert (data.image_size, data.augment) == (8, "none")
         assert data.train.images.shape == (898, 3, 8, 8)
         assert data.eval.images.shape == (899, 3, 8, 8)
-        train, _ = data.for_model(settings(8), seed=0)
+        train, _ = data.for_model(a_model(8), seed=0)
         assert torch.equal(train[3]["pixel_values"], train.__getitems__([7, 3])["pixel_values"][1])
         assert load("digits", augment="cifar", max_train_samples=5).train.images.shape[0] == 5
 
@@ -158,7 +158,7 @@ class TestSplits:
 class TestHowImagesAreKept:
     def test_large_ones_stay_encoded(self, tmp_path):
         data = load(folder_of(tmp_path / "d", train=rows(pixels(4, 70, 90)), test=rows(pixels(4, 70, 90))))
-        train, evaluation = data.for_model(settings(32), seed=0)
+        train, evaluation = data.for_model(a_model(32), seed=0)
         assert (data.image_size, data.augment) == (None, "imagenet")
         assert isinstance(train, SingleImages)
         assert isinstance(evaluation, SingleImages)
@@ -167,7 +167,7 @@ class TestHowImagesAreKept:
     def test_those_of_several_sizes_too(self, tmp_path):
         mixed = rows([*pixels(3), *pixels(3, 20, 18)])
         data = load(folder_of(tmp_path / "d", train=mixed, test=rows(pixels(4))))
-        train, evaluation = data.for_model(settings(), seed=0)
+        train, evaluation = data.for_model(a_model(), seed=0)
         assert (data.image_size, data.augment) == (None, "imagenet")
         assert isinstance(train, SingleImages)
         assert isinstance(evaluation, TensorImages)
@@ -177,7 +177,7 @@ class TestHowImagesAreKept:
     def test_those_that_would_fill_the_memory_too(self, tmp_path, monkeypatch):
         monkeypatch.setattr(loading, "MOST_BYTES", 4 * 16 * 16 * 3 - 1)
         data = load(folder_of(tmp_path / "d", train=rows(pixels(4)), test=rows(pixels(3))))
-        train, evaluation = data.for_model(settings(), seed=0)
+        train, evaluation = data.for_model(a_model(), seed=0)
         assert (data.image_size, data.augment) == (16, "cifar")
         assert isinstance(train, SingleImages)
         assert isinstance(evaluation, TensorImages)
@@ -187,6 +187,6 @@ class TestHowImagesAreKept:
         split = rows(pixels(4, 16, 20))
         data = load(folder_of(tmp_path / "d", train=split, test=split))
         assert (data.image_size, data.augment) == (None, "cifar")
-        for dataset in data.for_model(settings(24), seed=0):
+        for dataset in data.for_model(a_model(24), seed=0):
             assert all_of(dataset)["pixel_values"].shape == (4, 3, 24, 24)
         assert torch.allclose(all_of(dataset)["pixel_values"][1], as_model_takes(pixels(4, 16, 20)[1], 24), atol=0.02)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, List, Value
 from PIL import Image as PILImage
-from support.made_data import NAMES, all_of, folder_of, load, pixels, png, rows, settings, tampered
+from support.made_data import NAMES, all_of, folder_of, load, pixels, png, rows, a_model, tampered
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser
 
@@ -77,7 +77,7 @@ class TestRefusals:
                 self.refuse(message, path)
                 continue
             data = load(path)
-            _, evaluation = data.for_model(settings(), seed=0)
+            _, evaluation = data.for_model(a_model(), seed=0)
             with pytest.raises(PruningError, match=message):
                 all_of(evaluation)
             with pytest.raises(PruningError, match=message) as caught:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Value
-from support.made_data import MEAN, NAMES, STD, folder_of, load, pixels, rows, settings, tampered
+from support.made_data import MEAN, NAMES, STD, folder_of, load, pixels, rows, a_model, tampered
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
@@ -35,7 +35,7 @@ class TestStreaming:
     def test_every_image_once_in_another_order_each_epoch(self, path):
         data = load(path, streaming=True, augment="none")
         assert (data.labels, data.image_size) == (NAMES, 16)
-        train, evaluation = data.for_model(settings(), seed=3)
+        train, evaluation = data.for_model(a_model(), seed=3)
         assert isinstance(train, StreamedImages)
         order = shades_of(train, 60)
         passes = [order[:20], order[20:40], order[40:]]
@@ -49,14 +49,14 @@ class TestStreaming:
         shared = shades_of(train, 80, workers=2)
         assert all(shared.count(i) == 4 for i in range(20))
         train, _ = load(path, streaming=True, augment="none", train_split="test", eval_split="train").for_model(
-            settings(), seed=3
+            a_model(), seed=3
         )
         one_file = shades_of(train, 22, workers=2)  # one worker has nothing to read
         assert all(one_file.count(i) == 2 for i in range(100, 111))
 
     def test_fewer_images(self, path):
         data = load(path, streaming=True, augment="none", max_train_samples=8, max_eval_samples=7)
-        train, evaluation = data.for_model(settings(), seed=3)
+        train, evaluation = data.for_model(a_model(), seed=3)
         assert sorted(shades_of(train, 8)) == list(range(8))
         assert set(shades_of(train, 40)) == set(range(8))
         assert shades_of(evaluation) == list(range(100, 107))
@@ -66,7 +66,7 @@ class TestStreaming:
         parts = [rows(pixels(6, 70, 70, seed)) for seed in (0, 1)]
         data = load(folder_of(tmp_path / "d", train=parts, test=parts[0]), streaming=True)
         assert (data.augment, data.image_size) == ("imagenet", None)
-        train, _ = data.for_model(settings(24), seed=3)
+        train, _ = data.for_model(a_model(24), seed=3)
 
         def seen(epoch, workers):
             train.set_epoch(epoch)
@@ -80,7 +80,7 @@ class TestStreaming:
         assert not set(alone) & set(seen(1, workers=0))
 
     def test_augmentation_differs_between_images(self, path):
-        train, _ = load(path, streaming=True, augment="cifar").for_model(settings(), seed=3)
+        train, _ = load(path, streaming=True, augment="cifar").for_model(a_model(), seed=3)
         examples = itertools.islice(train, 20)
         frames = {(e["pixel_values"][0] == -MEAN[0] / STD[0]).numpy().tobytes() for e in examples}
         assert len(frames) > 8  # of the 25 places that a crop can have
@@ -97,7 +97,7 @@ class TestStreaming:
     def test_bad_rows(self, tmp_path, column, value, message):
         good = rows(pixels(6))
         path = folder_of(tmp_path / "d", train=good, test=tampered(good, column, 4, value))
-        _, evaluation = load(path, streaming=True).for_model(settings(), seed=0)
+        _, evaluation = load(path, streaming=True).for_model(a_model(), seed=0)
         with pytest.raises(PruningError, match=message):
             list(evaluation)
 
@@ -151,7 +151,7 @@ class TestInTheTrainer:
             use_cpu=True,
             dataloader_pin_memory=False,
         )
-        train_set, eval_set = data.for_model(settings(), seed=1)
+        train_set, eval_set = data.for_model(a_model(), seed=1)
         trainer = Trainer(
             Looker(),
             arguments,

@@ -76,7 +76,7 @@ def test_a_folder_of_the_wrapper_becomes_one_of_timm(with_cfg, tmp_path):
     wrapper.save_pretrained(tmp_path)
     assert "timm_model.conv1.0.weight" in load_file(tmp_path / "model.safetensors")
     loaded = load_image_model(str(tmp_path), LABELS)
-    assert loaded.settings == ImageSettings(160, (0.5,) * 3, (0.5,) * 3, "bilinear", 0.95)
+    assert loaded.settings == ImageSettings(160, (0.5,) * 3, (0.5,) * 3, "bilinear")
     make_portable(tmp_path)
     native = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert same(logits(native, images(64)), logits(wrapper, images(64)))

@@ -60,21 +60,19 @@ def test_settings_are_what_the_processor_does(family, tmp_path):
     loaded = load_image_model(str(tmp_path), LABELS)
     settings = loaded.settings
     assert settings == FAMILIES[family][2]
-    # An image that needs no resizing: what is left is the crop and the normalisation.
-    side = round(settings.size / settings.crop_pct)
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    start = (side - settings.size) // 2
-    crop = pixels[start:, start:][: settings.size, : settings.size].transpose(2, 0, 1) / 255
-    expected = (crop - np.array(settings.mean)[:, None, None]) / np.array(settings.std)[:, None, None]
-    output = loaded.processor(Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0].numpy()
-    np.testing.assert_allclose(output, expected, atol=1e-4)
+    # An image of one colour: what is left is the size and the normalisation.
+    colour = (200, 100, 50)
+    expected = (np.array(colour) / 255 - settings.mean) / settings.std
+    output = loaded.processor(Image.new("RGB", (40, 40), colour), return_tensors="pt")["pixel_values"][0].numpy()
+    assert output.shape == (3, settings.size, settings.size)
+    np.testing.assert_allclose(output, np.broadcast_to(expected[:, None, None], output.shape), atol=1e-4)
 
 
 def test_a_folder_without_processor_gets_one(tmp_path, said):
     save_family("ViT", tmp_path / "base")
     (tmp_path / "base" / "preprocessor_config.json").unlink()
     loaded = load_image_model(str(tmp_path / "base"), LABELS)
-    assert loaded.settings == ImageSettings(32, interpolation="bilinear", crop_pct=1.0, **IMAGENET)
+    assert loaded.settings == ImageSettings(32, interpolation="bilinear", **IMAGENET)
     assert said() == [f"{tmp_path}/base has no image processor: images of 32 pixels, ImageNet's mean and deviation"]
     loaded.processor.save_pretrained(tmp_path)
     assert AutoImageProcessor.from_pretrained(tmp_path).size["height"] == 32

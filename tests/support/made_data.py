@@ -17,8 +17,20 @@ NAMES = ["ant", "bee", "cow"]
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-def settings(size=16, interpolation="bilinear", crop_pct=0.875):
-    return SimpleNamespace(size=size, mean=MEAN, std=STD, interpolation=interpolation, crop_pct=crop_pct)
+def a_model(size=16, interpolation="bilinear", crop_pct=1.0):
+    """What data sets ask of a model, with a processor of torchvision's steps for PIL images."""
+    settings = SimpleNamespace(size=size, mean=MEAN, std=STD, interpolation=interpolation)
+    mode = {"nearest": "nearest-exact"}.get(interpolation, interpolation)
+    known = mode if mode in {m.value for m in v2.InterpolationMode} else "bilinear"
+    steps = [v2.Resize(int(size / crop_pct), interpolation=v2.InterpolationMode(known)), v2.CenterCrop(size)]
+    steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD), v2.ToPureTensor()]
+
+    def processor(images, *, return_tensors):
+        assert return_tensors == "pt"
+        assert isinstance(images, PILImage.Image)
+        return {"pixel_values": v2.Compose(steps)(images)[None]}
+
+    return SimpleNamespace(settings=settings, processor=processor)
 
 
 def pixels(n, height=16, width=16, seed=0):

@@ -20,32 +20,32 @@ FAMILIES = {
     "ResNet": (
         {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "layer_type": "basic"},
         transformers.ConvNextImageProcessor(size={"shortest_edge": 28}, crop_pct=0.875, resample=3, **NORM),
-        ImageSettings(28, interpolation="bicubic", crop_pct=0.875, **IMAGENET),
+        ImageSettings(28, interpolation="bicubic", **IMAGENET),
     ),
     "ConvNext": (
         {"hidden_sizes": [8, 8], "depths": [1, 1], "num_stages": 2, "image_size": 384},
         transformers.ConvNextImageProcessor(size={"shortest_edge": 384}, crop_pct=0.875, resample=2, **NORM),
-        ImageSettings(384, interpolation="bilinear", crop_pct=1.0, **IMAGENET),
+        ImageSettings(384, interpolation="bilinear", **IMAGENET),
     ),
     "ViT": (
         VIT,
         transformers.ViTImageProcessor(size=SQUARE, resample=2),
-        ImageSettings(32, (0.5,) * 3, (0.5,) * 3, "bilinear", 1.0),
+        ImageSettings(32, (0.5,) * 3, (0.5,) * 3, "bilinear"),
     ),
     "Swin": (
         {"embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "image_size": 32, "patch_size": 4},
         transformers.ViTImageProcessor(size=SQUARE, resample=0, do_normalize=False),
-        ImageSettings(32, (0.0,) * 3, (1.0,) * 3, "nearest", 1.0),
+        ImageSettings(32, (0.0,) * 3, (1.0,) * 3, "nearest"),
     ),
     "DeiT": (
         VIT,
         transformers.DeiTImageProcessor(size={"height": 40, "width": 40}, crop_size=SQUARE, resample=3, **NORM),
-        ImageSettings(32, interpolation="bicubic", crop_pct=0.8, **IMAGENET),
+        ImageSettings(32, interpolation="bicubic", **IMAGENET),
     ),
     "MobileNetV2": (
         {"depth_multiplier": 0.25, "image_size": 32},
         transformers.MobileNetV2ImageProcessor(size={"shortest_edge": 64}, crop_size=SQUARE, resample=2),
-        ImageSettings(32, (0.5,) * 3, (0.5,) * 3, "bilinear", 0.5),
+        ImageSettings(32, (0.5,) * 3, (0.5,) * 3, "bilinear"),
     ),
     "EfficientNet": (
         {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320, "image_size": 32},
@@ -53,7 +53,7 @@ FAMILIES = {
         transformers.EfficientNetImageProcessor(
             size=SQUARE, resample=0, image_mean=NORM["image_mean"], image_std=[s**0.5 for s in NORM["image_std"]]
         ),
-        ImageSettings(32, interpolation="nearest", crop_pct=1.0, **IMAGENET),
+        ImageSettings(32, interpolation="nearest", **IMAGENET),
     ),
 }
 TIMM = ["test_resnet", "test_vit", "test_convnext", "test_efficientnet", "cifar_resnet8", "cifar_resnet20"]
