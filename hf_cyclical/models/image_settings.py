@@ -1,4 +1,4 @@
-"""What a model expects of its images, and the processor that does it: for evaluations, and for whoever uses the model."""
+"""What a model expects of its images, and the processor that does it, for evaluations and for users of the model."""
 
 import logging
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PILImage
-from support.made_data import STD, all_of, as_model_takes, folder_of, load, pixels, rows, a_model
+from support.made_data import STD, a_model, all_of, as_model_takes, folder_of, load, pixels, rows
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as PILImage
-from support.made_data import NAMES, all_of, as_model_takes, folder_of, load, pixels, png, rows, a_model, tampered
+from support.made_data import NAMES, a_model, all_of, as_model_takes, folder_of, load, pixels, png, rows, tampered
 from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, List, Value
 from PIL import Image as PILImage
-from support.made_data import NAMES, all_of, folder_of, load, pixels, png, rows, a_model, tampered
+from support.made_data import NAMES, a_model, all_of, folder_of, load, pixels, png, rows, tampered
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Value
-from support.made_data import MEAN, NAMES, STD, folder_of, load, pixels, rows, a_model, tampered
+from support.made_data import MEAN, NAMES, STD, a_model, folder_of, load, pixels, rows, tampered
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
