@@ -9,5 +9,5 @@ __getattr__, __dir__, __all__ = lazy_names(
     image_data="ImageData Split",
     images="SingleImages StreamedImages TensorImages ready_batch stack_images",
     loading="load_image_data",
-    transforms="ImageSettings",
+    transforms="ImageSettings eval_transform",
 )

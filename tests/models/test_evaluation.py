@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoImageProcessor, TimmWrapperImageProcessor, TrainingArguments, pipeline
 
 from hf_cyclical import CyclicalPruningTrainer, PruningConfig
-from hf_cyclical.data.transforms import eval_transform
+from hf_cyclical.data import eval_transform
 from hf_cyclical.models import load_image_model, make_portable
 from hf_cyclical.training import accuracy, rank_classes
 
