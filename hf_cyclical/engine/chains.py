@@ -11,11 +11,12 @@ from torch.fx import Node
 from .channelwise import by_channel, convolve_channels
 from .copies import External
 from .heads import matvec
-from .layers import Convolution, Residual, convolve
+from .layers import Convolution, Residual, as_phases, convolve
 from .lowering import Lowering, Value
 from .nodes import arguments, name_of
 from .operators import IDENTITY, RELU, Activation
 from .planes import Tensor
+from .stems import convolve_stem, is_stem
 from .views import ONE, Dim, View
 
 __all__ = ["activation_of", "lower_convolution", "lower_linear", "norm_factors"]
@@ -201,6 +202,8 @@ def lower_convolution(low: Lowering, node: Node) -> Value:
     source = view.tensor if stride != (1, 1) and view.complete else low.planes(view)
     if stride != (1, 1):
         source = low.split(source, stride)
+    if chain.residual is None and is_stem(layer):
+        return _finish(low, chain, convolve_stem(low.plan, as_phases(low.plan, source), layer, chain.activation))
     return _finish(low, chain, convolve(low.plan, source, layer, chain.residual, chain.activation))
 
 

@@ -12,7 +12,7 @@ from .plan import Choice, Plan
 from .planes import Tensor
 from .program import Field, Place, Program
 
-__all__ = ["by_channel", "convolve_channels", "pool_windows", "pools_in_place"]
+__all__ = ["by_channel", "convolve_channels", "pool_windows", "pools_in_place", "window_fields"]
 
 # By stride; beyond, the sparse kernel wins, although for stride 2 its input is taken apart first.
 MOST_ZEROS = {1: 0.5, 2: 0.8}
@@ -30,15 +30,14 @@ def by_channel(layer: Convolution) -> bool:
 def convolve_channels(plan: Plan, source: Tensor, layer: Convolution, activation: Activation = IDENTITY) -> Tensor:
     """activation(depthwise convolution of the source)."""
     channels, _, *kernel = layer.weight.shape
-    stride = layer.stride[0]
-    target = _windows_of(plan, source, kernel, stride, layer.padding, layer.size)
+    target = _windows_of(plan, source, kernel, layer.stride[0], layer.padding, layer.size)
     target.nonnegative = activation.nonnegative
 
     def emit(program: Program) -> None:
-        ends, strips = _ends(source, target, kernel, stride, layer.padding)
+        ends, strips = window_fields(source, target, kernel, layer.stride, layer.padding)
         weights = {name: np.ascontiguousarray(getattr(layer, name), np.float32) for name in ("weight", "bias")}
         ends |= {"weights": weights["weight"], "bias": weights["bias"], **activation.fields()}
-        variant = (tuple(kernel), stride, *strips, activation.kind)
+        variant = (tuple(kernel), layer.stride, *strips, activation.kind)
         program.add(Kernel("depthwise", WINDOWS, emit_depthwise, variant), **ends)
         plan.choices.append(Choice(layer.name, "dense", f"{channels} groups: depthwise", float(layer.sparsity)))
 
@@ -59,8 +58,8 @@ def pool_windows(
     target.nonnegative = True
 
     def emit(program: Program) -> None:
-        ends, strips = _ends(source, target, kernel, stride, padding)
-        kind = Kernel("window maximum", WINDOWS, emit_window_maximum, (tuple(kernel), stride, *strips))
+        ends, strips = window_fields(source, target, kernel, (stride, stride), padding)
+        kind = Kernel("window maximum", WINDOWS, emit_window_maximum, (tuple(kernel), (stride, stride), *strips))
         program.add(kind, **ends)
 
     plan.later(emit)
@@ -79,17 +78,31 @@ def _windows_of(
     return plan.tensor(source.shape[0], *size)
 
 
-def _ends(
-    source: Tensor, target: Tensor, kernel: Sequence[int], stride: int, padding: tuple[int, int]
+def window_fields(
+    source: Tensor,
+    target: Tensor,
+    kernel: Sequence[int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    rows: int | None = None,
 ) -> tuple[dict[str, Field], tuple[int, int]]:
-    """Where the kernel reads and writes, and how many vectors are in a strip and in the last one."""
+    """Where the kernel reads and writes, and how many vectors are in a strip and in the last one.
+
+    Args:
+        source: What windows are of.
+        target: Where results go.
+        kernel: Rows and columns of a window.
+        stride: From one window to the next.
+        padding: Rows above the source and columns before it where the first window begins.
+        rows: Rows of windows; those of the target if not given.
+    """
     here, there = source.layout, target.layout
     strip = 4 if there.lanes == 16 else 2
     vectors = -(-there.width // there.lanes)
     strips = (vectors - 1) // strip
     start = here.first_pixel() - 4 * (padding[0] * here.pitch + padding[1])
-    rows = (there.height - 1) * stride + kernel[0] - 1
-    reach = (here.channels - 1) * here.stride + rows * here.pitch + stride * vectors * here.lanes + kernel[1]
+    below = ((there.height if rows is None else rows) - 1) * stride[0] + kernel[0] - 1
+    reach = (here.channels - 1) * here.stride + below * here.pitch + stride[1] * vectors * here.lanes + kernel[1]
     if start < 0 or start + 4 * reach > 4 * here.floats:
         raise ValueError(f"windows would read bytes {start} to {start + 4 * reach} of a buffer of {4 * here.floats}")
     ends: dict[str, Field] = {

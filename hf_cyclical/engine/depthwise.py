@@ -24,16 +24,17 @@ WINDOWS = (
     "low",
     "high",
 )
+Pair = tuple[int, int]  # rows, columns
 HOISTED = 9  # weights that stay in registers, where there are 32 of them
 
 
-def emit_depthwise(e: Emitter, kernel: tuple[int, int], stride: int, strip: int, last: int, activation: str) -> None:
+def emit_depthwise(e: Emitter, kernel: Pair, stride: Pair, strip: int, last: int, activation: str) -> None:
     """Convolve each plane by its own weights, strip by strip of each row.
 
     Args:
         e: Where to.
         kernel: Rows and columns of a window.
-        stride: 1 or 2, in both directions.
+        stride: Of rows, and of columns: 1 or 2.
         strip: Vectors of a row that are computed at once.
         last: Those in the last strip of a row.
         activation: What is applied to the result.
@@ -41,12 +42,12 @@ def emit_depthwise(e: Emitter, kernel: tuple[int, int], stride: int, strip: int,
     _emit(e, stride, strip, last, lambda plane: _Convolution(e, kernel, stride, plane, activation))
 
 
-def emit_window_maximum(e: Emitter, kernel: tuple[int, int], stride: int, strip: int, last: int) -> None:
+def emit_window_maximum(e: Emitter, kernel: Pair, stride: Pair, strip: int, last: int) -> None:
     """The largest pixel of each window; the padding must hold nothing larger."""
     _emit(e, stride, strip, last, lambda plane: _Maximum(e, kernel, stride))
 
 
-def _emit(e: Emitter, stride: int, strip: int, last: int, windows: "Callable[[Value], _Windows]") -> None:
+def _emit(e: Emitter, stride: Pair, strip: int, last: int, windows: "Callable[[Value], _Windows]") -> None:
     last_lanes = e.lanes(e["rest"])
 
     def plane(index: Value) -> None:
@@ -55,7 +56,7 @@ def _emit(e: Emitter, stride: int, strip: int, last: int, windows: "Callable[[Va
 
         def one_strip(number: Value, vectors: int, lanes: Value | None) -> None:
             offset = e.mul(number, strip * e.vector_bytes)
-            top, there = e.add(source, e.mul(offset, stride)), e.add(target, offset)
+            top, there = e.add(source, e.mul(offset, stride[1])), e.add(target, offset)
 
             def store(y: Value, values: Vector) -> None:
                 at = e.add(there, e.mul(y, e["target_row"]))
@@ -77,7 +78,7 @@ def _emit(e: Emitter, stride: int, strip: int, last: int, windows: "Callable[[Va
 class _Windows(ABC):
     """The loop over the rows of a strip: it carries the results of windows whose last rows are still to come."""
 
-    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int, start: Value) -> None:
+    def __init__(self, e: Emitter, kernel: Pair, stride: Pair, start: Value) -> None:
         self.e, (self.rows, self.columns), self.stride, self.start = e, kernel, stride, start
 
     def reduce(self, pixels: list[Vector]) -> list[Vector]:
@@ -92,7 +93,7 @@ class _Windows(ABC):
         return value
 
     def emit(self, top: Value, vectors: int, store: Callable[[Value, Vector], None]) -> None:
-        e, step = self.e, self.stride
+        e, step = self.e, self.stride[0]
         waiting = (self.rows - 1) // step  # windows that have begun when another one ends
         fresh = max(0, self.rows - step)  # the first row of a window that no window before it has seen
         parts = [[self.start] * vectors for _ in range(waiting)]
@@ -112,16 +113,16 @@ class _Windows(ABC):
     def _add_row(self, parts: list[Vector], j: int, address: Value, vectors: int) -> list[Vector]:
         """Add row j of the next window to all windows that it belongs to."""
         reduced = self.reduce(self._pixels(address, vectors))
-        inside = [0 <= j - self.stride * later < self.rows for later in range(len(parts))]
+        inside = [0 <= j - self.stride[0] * later < self.rows for later in range(len(parts))]
         return [
-            self.add(j - self.stride * later, reduced, part) if inside[later] else part
+            self.add(j - self.stride[0] * later, reduced, part) if inside[later] else part
             for later, part in enumerate(parts)
         ]
 
     def _pixels(self, address: Value, vectors: int) -> list[Vector]:
         """For each column of the windows, its pixels."""
         e, size, columns = self.e, self.e.vector_bytes, self.columns
-        if self.stride == 1:
+        if self.stride[1] == 1:
             return [[e.load(address, kx * BYTES + i * size) for i in range(vectors)] for kx in range(columns)]
         found: list[Vector] = []
         for at in range(0, columns * BYTES, 2 * BYTES):
@@ -131,7 +132,7 @@ class _Windows(ABC):
 
 
 class _Convolution(_Windows):
-    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int, plane: Value, activation: str) -> None:
+    def __init__(self, e: Emitter, kernel: Pair, stride: Pair, plane: Value, activation: str) -> None:
         super().__init__(e, kernel, stride, e.splat(e.load_float(e.add(e["bias"], e.mul(plane, BYTES)))))
         taps = self.rows * self.columns
         self._activation = ACTIVATIONS[activation]
@@ -154,7 +155,7 @@ class _Convolution(_Windows):
 
 
 class _Maximum(_Windows):
-    def __init__(self, e: Emitter, kernel: tuple[int, int], stride: int) -> None:
+    def __init__(self, e: Emitter, kernel: Pair, stride: Pair) -> None:
         super().__init__(e, kernel, stride, e.splat(float("-inf")))
 
     def reduce(self, pixels: list[Vector]) -> list[Vector]:

@@ -9,6 +9,7 @@ from .depthwise import WINDOWS
 from .planes import Tensor
 from .products import emit_dense, emit_sparse
 from .program import Field, Place, Row
+from .winograd import AT_ONCE, emit_winograd
 
 __all__ = ["in_groups"]
 
@@ -27,16 +28,16 @@ def in_groups(operators: Sequence[list[Row]]) -> list[list[Row]]:
 
 
 def _fit(first: Row, second: Row, users: Counter) -> bool:
-    if first.kernel.emit not in (emit_sparse, emit_dense) or second.kernel.fields is not WINDOWS:
+    if first.kernel.emit not in (emit_sparse, emit_dense, emit_winograd) or second.kernel.fields is not WINDOWS:
         return False
     middle = _tensor(second, "source")
     alone = _tensor(first, "target") is middle and users[middle] == 2 and not middle.exclusive
-    return alone and first.fields["blocks"] == 1 and 4 * middle.layout.floats > LARGE
+    return alone and first.fields.get("blocks", 1) == 1 and 4 * middle.layout.floats > LARGE
 
 
 def _turns(first: Row, second: Row) -> list[Row]:
     layout, target = _tensor(second, "source").layout, second.fields["target"]
-    at_once = first.kernel.variant[1] if first.kernel.emit is emit_dense else 1
+    at_once = {emit_dense: first.kernel.variant[1], emit_winograd: AT_ONCE}.get(first.kernel.emit, 1)
     groups = -(-4 * layout.floats // GROUP)
     size = -(-layout.channels // (groups * at_once)) * at_once
     middle = Tensor(replace(layout, channels=size))
@@ -46,10 +47,13 @@ def _turns(first: Row, second: Row) -> list[Row]:
         count = part.stop - start
         write: dict[str, Field] = {
             "target": Place(middle, first.fields["target"].offset),
-            "starts": first.fields["starts"][start // at_once : part.stop // at_once + 1],
             "bias": first.fields["bias"][part],
             "outputs": count // at_once,
         }
+        if first.kernel.emit is emit_winograd:
+            write["weights"] = first.fields["weights"][start // at_once : part.stop // at_once]
+        else:
+            write["starts"] = first.fields["starts"][start // at_once : part.stop // at_once + 1]
         if "residual_planes" in first.fields:
             write["residual_planes"] = first.fields["residual_planes"][part]
         read: dict[str, Field] = {

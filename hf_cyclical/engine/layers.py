@@ -14,7 +14,7 @@ from .program import Field, Program, Row
 from .tuning import fastest
 from .weights import Matrix, dense_rows, sparse_pairs
 
-__all__ = ["SURELY_DENSE", "Convolution", "Residual", "convolve"]
+__all__ = ["SURELY_DENSE", "Convolution", "Residual", "as_phases", "convolve"]
 
 CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
 SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
@@ -65,7 +65,7 @@ def convolve(
     """activation(convolution(source) + residual)."""
     target = plan.tensor(len(layer.weight), *layer.size)
     target.nonnegative = activation.nonnegative
-    phases = _as_phases(plan, source, layer.stride)
+    phases = as_phases(plan, source, layer.stride)
     taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
     need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
     if residual is not None:
@@ -82,7 +82,8 @@ def convolve(
     return target
 
 
-def _as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int, int]) -> Phases:
+def as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int, int] = (1, 1)) -> Phases:
+    """An image taken apart by a stride; it may be so already."""
     if isinstance(source, Phases):
         return source
     if stride == (1, 1):

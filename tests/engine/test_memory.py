@@ -65,7 +65,9 @@ def run(*args):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize(("name", "side"), [("cifar_resnet8", 17), ("test_efficientnet", 37), ("test_vit", 160)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("cifar_resnet8", 17), ("test_efficientnet", 37), ("test_vit", 160), ("resnet18", 60)]
+)
 def test_nothing_outside_the_buffers_is_touched(name, side):
     done = run(name, str(side))
     assert done.returncode == 0, done.stderr[-2000:]

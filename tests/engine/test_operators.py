@@ -290,3 +290,26 @@ def test_nan_in_an_image_is_seen_and_stays_in_its_image(last):
         result = graph.run(pixels)
         assert torch.equal(result.isnan(), model(pixels).isnan())
         assert not result[1].isnan().any()
+
+
+@slow
+@given(
+    st.tuples(st.integers(1, 4), st.sampled_from([4, 8, 20])),
+    st.tuples(st.sampled_from([(1, 3), (1, 4), (2, 5), (2, 6), (2, 7), (2, 8)]), st.integers(1, 7)),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.integers(1, 5), st.integers(1, 150)),
+    WIDTHS,
+    st.integers(1, 2),
+)
+def test_a_dense_stem(channels, rows_columns, padding, size, width, threads):
+    (stride, rows), columns = rows_columns
+    inputs, outputs = channels
+    height = (4 * size[0] - 1) * stride + rows - 2 * padding[0]
+    if height < 1:
+        return
+    torch.manual_seed(0)
+    layer = nn.Conv2d(inputs, outputs, (rows, columns), stride, padding)
+    model = nn.Sequential(layer, nn.ReLU(), nn.Conv2d(outputs, 2, 1)).eval()
+    pixels = images(2, inputs, height, max(size[1], columns - 2 * padding[1]))
+    graph = assert_same_as_torch(model, pixels, width=width, threads=threads, native=False)
+    assert "Winograd" in graph.choices[0].why
