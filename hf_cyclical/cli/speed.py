@@ -2,6 +2,7 @@
 
 hf-cyclical speed FOLDER                 # dense torch, hf_cyclical, ONNX Runtime and OpenVINO; batch 1 and 32
 hf-cyclical speed user/name --json FILE
+hf-cyclical speed FOLDER --record        # and let the card of the next push tell it
 
 All engines take turns. With one thread, the processor's time is measured, so that other jobs matter little.
 """
@@ -29,9 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15, help="how often each engine runs (15)")
     parser.add_argument("--size", type=int, help="side of the images in pixels; the model's own if not given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    text = "write the figures into the folder, too: the card of its next push has them"
+    parser.add_argument("--record", action="store_true", help=text)
     args = parser.parse_args(argv)
     if min(*args.batches, args.threads, args.rounds, args.size or 1) < 1:
         parser.error("--batches, --threads, --rounds and --size must be at least 1")
+    if args.record and not Path(args.source).is_dir():
+        parser.error(f"--record writes into the folder of a model, and {args.source!r} is none")
     try:
         from hf_cyclical.engine import measure_speed
         from hf_cyclical.models import load
@@ -45,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if args.json:
             args.json.write_text(json.dumps(speed.to_dict(), indent=2) + "\n")
+        if args.record:
+            from hf_cyclical.hub import record_speed
+
+            record_speed(Path(args.source), speed.to_dict())
     except (PruningError, OSError) as error:
         fail(error)
     sys.stdout.write(f"{speed.table()}\n")

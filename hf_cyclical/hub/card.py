@@ -34,6 +34,8 @@ def render_card(
     figure: str | None = "pruning_run.png",
     license: str | None = None,
     processor: bool = True,
+    multiply_adds: dict[str, Any] | None = None,
+    speed: dict[str, Any] | None = None,
 ) -> str:
     """The README.md of a pruned model, with its YAML.
 
@@ -47,6 +49,8 @@ def render_card(
         figure: Name of the plot beside the card; none if there is none.
         license: Of the base model, as the Hub spells it; the card says nothing of it if not given.
         processor: Whether transformers finds an image processor beside the model.
+        multiply_adds: For one image, `dense` and `sparse`, and the `shape` of it; nothing is said if not given.
+        speed: As `read_speed` gives it; nothing is said if not given.
 
     Raises:
         PruningError: If `repo_id` cannot be one, or if the library or the method is another.
@@ -65,6 +69,8 @@ def render_card(
         "repo": Markdown(repo_id or "."),
         "on_hub": repo_id is not None,
         "files": {"dense": None, "packed": None} | (files or _file_of(metadata)),
+        "multiply_adds": multiply_adds,
+        "speed": speed,
         "figure": Markdown(quote(figure)) if figure else None,
     }
     return environment().get_template("card.md.jinja").render(values | _of_run(report) | _of_model(report, metadata))

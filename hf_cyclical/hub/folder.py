@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from huggingface_hub import HfApi, errors, get_token
@@ -32,6 +33,8 @@ from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, read_finished
 
 from .card import CARD_NAME as CARD
 from .card import render_card
+from .measured_speed import read_speed
+from .multiply_adds import count_in_folder
 from .record import stamp
 
 logger = logging.getLogger(__name__)
@@ -88,6 +91,8 @@ def build_folder(
         architecture=config.get("architecture"),
         # transformers makes one from the config of timm's models.
         processor=library == "timm" or any((folder / name).exists() for name in PROCESSORS),
+        multiply_adds=asdict(counted) if (counted := count_in_folder(folder)) else None,
+        speed=read_speed(run),
     )
     for made in folders.values():
         (made / CARD).write_text(card, encoding="utf-8")

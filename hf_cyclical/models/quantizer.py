@@ -5,11 +5,10 @@ Importing this module registers it. What it needs of transformers beyond the reg
 """
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -17,7 +16,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import QUANTIZATION_KEY, QUANTIZATION_METHOD, decode, iterate_packed, packed_names, read_kinds
 
-from .fitting import compare_loaded
+if TYPE_CHECKING:  # at run time transformers is half imported here
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _WIDEST = 8  # bytes of the largest dtype that can be packed
 
@@ -69,7 +69,7 @@ class _Nothing(ConversionOps):
 class PackedQuantizer(HfQuantizer):
     """Checks a packed file as a whole, then has its tensors unpacked one by one."""
 
-    def update_attn_implementation(self, config: PreTrainedConfig) -> PreTrainedConfig:
+    def update_attn_implementation(self, config: "PreTrainedConfig") -> "PreTrainedConfig":
         """The first look at the config, before the model is made: no kernels of the Hub, and its dtype."""
         _refuse_kernels(config)
         known = self.quantization_config.dtype
@@ -78,7 +78,7 @@ class PackedQuantizer(HfQuantizer):
         return config
 
     def _process_model_before_weight_loading(
-        self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
+        self, model: "PreTrainedModel", checkpoint_files: list[str] | None = None, **_: Any
     ) -> None:
         # Errors of a conversion become a long report, so what is damaged has to be found before.
         if checkpoint_files is None or len(checkpoint_files) != 1:
@@ -107,8 +107,10 @@ class PackedQuantizer(HfQuantizer):
         return True
 
 
-def _refuse_misfits(model: PreTrainedModel, file: str, max_bytes: int) -> None:
+def _refuse_misfits(model: "PreTrainedModel", file: str, max_bytes: int) -> None:
     """Refuse what does not fit, before it takes memory; what only another head has may be left over."""
+    from .fitting import compare_loaded
+
     kinds = read_kinds(file, max_bytes=max_bytes)
     if strange := [name for name in kinds if not name.isprintable()]:  # transformers would print it
         raise PruningError(f"{file!r} has a tensor {strange[0]!r:.80}, which is no name: pack the model again")
@@ -127,11 +129,12 @@ def _refuse_misfits(model: PreTrainedModel, file: str, max_bytes: int) -> None:
         )
 
 
-def _refuse_kernels(config: PreTrainedConfig) -> None:
+def _refuse_kernels(config: "PreTrainedConfig") -> None:
     """Of a config and of those in it: code of the Hub, which transformers would fetch and run."""
     for key in ("_attn_implementation", "_experts_implementation"):
         if "/" in str(getattr(config, key)):
             raise PruningError(f"the config asks for {key} {str(getattr(config, key))[:80]!r}: remove it, or unpack")
     for name in config.sub_configs:
-        if isinstance(inner := getattr(config, name, None), PreTrainedConfig):
+        inner = getattr(config, name, None)
+        if inner is not None and not isinstance(inner, dict):
             _refuse_kernels(inner)

@@ -11,6 +11,8 @@ from support.tiny_models import LABELS, prune, save_family
 from hf_cyclical import load
 from hf_cyclical.cli import export, predict, speed
 from hf_cyclical.engine import OURS, Speed, Timing
+from hf_cyclical.engine.speed import processor_name
+from hf_cyclical.hub import read_speed
 
 
 @pytest.fixture
@@ -33,6 +35,16 @@ def test_speed_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     layers = [row["layer"] for row in found["layers"]]
     assert len(layers) == sum(isinstance(m, (torch.nn.Conv2d, torch.nn.Linear)) for m in load(folder).modules())
     assert all(layer in printed for layer in layers)
+
+
+def test_speed_is_recorded_for_the_card(folder, capsys):
+    assert speed.main([str(folder), "--batches", "1", "--rounds", "1", "--record"]) == 0
+    found = read_speed(folder)
+    assert (found["processor"], found["threads"], found["shape"]) == (processor_name(), 1, [3, 28, 28])
+    assert {engine for engine, batch, milliseconds in found["timings"] if milliseconds > 0} >= {OURS, "torch"}
+    with pytest.raises(SystemExit):
+        speed.main(["user/name", "--record"])
+    assert "error: --record writes into the folder of a model, and 'user/name' is none" in capsys.readouterr().err
 
 
 def test_predict_names_the_classes_of_an_image(folder, tmp_path, capsys):

@@ -1,6 +1,8 @@
 """Packed folders of strangers: `from_pretrained`, `unpack` and `compile` refuse in one line what `load` refuses."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -60,6 +62,16 @@ def repack(folder, **tensors):
     dense = folder.parent / "dense" / WEIGHTS
     save_file(load_file(dense) | {name.replace("__", "."): t for name, t in tensors.items()}, dense, {"format": "pt"})
     pack_file(dense, folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("name", ["AutoImageProcessor", "AutoModelForImageClassification", "pipeline", "Trainer"])
+def test_any_part_of_transformers_can_be_imported_first(name):
+    """The module that registers the loader is imported while transformers is half imported."""
+    code = (
+        f"import hf_cyclical; from transformers import {name}, quantizers; import transformers.quantizers.auto as a; "
+    )
+    code += "assert 'hf_cyclical' in a.AUTO_QUANTIZER_MAPPING"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.usefixtures("little_memory")
