@@ -1,8 +1,8 @@
-"""`python -m hf_cyclical`: see `cli/commands.py`."""
+"""`python -m hf_cyclical`, which is `hf-cyclical`: see `cli/dispatch.py`."""
 
 import sys
 
-from .cli import main
+from hf_cyclical.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

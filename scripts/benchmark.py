@@ -21,6 +21,7 @@ from benchmarks.engine import engine
 from benchmarks.masks import apply, choose_masks, memory
 from benchmarks.precision import precision
 from benchmarks.scaling import scaling
+from benchmarks.start import start
 from benchmarks.storage import storage
 from benchmarks.training import overhead
 
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "data": small_images,
     "storage": storage,
     "engine": engine,
+    "start": start,
 }
 
 

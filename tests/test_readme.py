@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import HUNG
+from support.started import prune
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -40,12 +41,9 @@ def test_there_are_command_lines():
 
 @pytest.mark.parametrize("line", SCRIPT_LINES)
 def test_command_lines_make_a_plan(line, tmp_path, capsys, monkeypatch):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
     monkeypatch.chdir(tmp_path)
     arguments = shlex.split(line)[3:]
-    assert prune.main([*arguments, *(["--plan"] if "--plan" not in arguments else [])]) == 0
+    assert prune(*arguments, *(["--plan"] if "--plan" not in arguments else [])) == 0
     assert "Plan: " in capsys.readouterr().out
 
 

@@ -1,13 +1,13 @@
-"""The command line: arguments, one run from its arguments, and the commands of `python -m hf_cyclical`."""
+"""The command line: `hf-cyclical` and its commands, the arguments of a run, and one run from its arguments."""
 
 from hf_cyclical import lazy_names
 
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    arguments="Arguments parse_arguments",
-    command_line="INTERRUPTED Parser fail stopped_pushing without_resume",
-    commands="main",
-    compare_arguments="by_argument parse",
+    arguments="Arguments",
+    command_line="INTERRUPTED fail",
+    dispatch="main",
+    parsing="parse_arguments",
     run="Run",
 )

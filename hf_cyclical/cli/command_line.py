@@ -1,7 +1,7 @@
-"""What the scripts share: how they fail, and how they tell their own command line."""
+"""What the commands share: how they parse and fail, and how they tell their own command line."""
 
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -11,20 +11,35 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 
 
 class Parser(ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """The argument parser of a command, whose errors are one line."""
+
+    def __init__(self, command: str, about: str | None) -> None:
+        super().__init__(
+            f"hf-cyclical {command}",
+            description=about,
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--help-all", "--help_all", action="help", help=SUPPRESS)  # here --help says all of it
 
     def error(self, message: str) -> NoReturn:
         """As in ArgumentParser, without its usage."""
         fail(f"{message} (--help explains every argument)")
 
 
+def add_limit(parser: ArgumentParser) -> None:
+    """Add the limit on what is unpacked."""
+    text = "the most bytes that the weights may take unpacked; what the model of config.json takes if not given"
+    parser.add_argument("--max_bytes", type=int, metavar="N", help=text)
+
+
 def without_resume(argv: Sequence[str]) -> list[str]:
-    """The command line without where the run goes on: what was asked for, however often it was interrupted."""
+    """The command line without what it resumes: what was asked for, however often it was interrupted."""
     kept: list[str] = []
     skip = False
     for word in argv:
         name, equals, _ = word.partition("=")
-        if name in ("--resume", "--resume_from_checkpoint"):
+        if name.replace("-", "_") in ("__resume", "__resume_from_checkpoint"):
             skip = not equals
         elif skip:
             skip = False
@@ -35,12 +50,12 @@ def without_resume(argv: Sequence[str]) -> list[str]:
 
 def stopped_pushing(folder: object, command: str) -> int:
     """Say after Ctrl-C how to push what is there already, and give the exit code."""
-    sys.stderr.write(f"\nStopped while pushing. The model is whole in {folder}; to push it: {command}\n")
+    sys.stderr.write(f"\nStopped while pushing. The model is complete in {folder}; to push it: {command}\n")
     return INTERRUPTED
 
 
 def fail(error: object) -> NoReturn:
-    """End the script with one line and exit code 2."""
+    """End the command with one line and exit code 2."""
     text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
     text = TOKEN.sub("...", text)  # a token that stood where something else belongs
     sys.stderr.write(f"error: {' '.join(text.split())}\n")

@@ -1,4 +1,4 @@
-"""The command line of scripts/compare.py."""
+"""The command line of `hf-cyclical compare`."""
 
 import argparse
 import math
@@ -10,7 +10,7 @@ from hf_cyclical.reports import align
 
 from .command_line import Parser, fail
 
-# What the script sets for each run.
+# What is set for each run.
 OWN = (
     *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_epochs"),
     *("dense_updates", "from_scratch", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
@@ -18,9 +18,9 @@ OWN = (
 
 
 def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace, list[str]]:
-    """The arguments of the script itself, with the experiment's where there are none, and all other words."""
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--preset", default="digits", help="the experiment (digits); list prints them all")
+    """The arguments of the command itself, with the experiment's where there are none, and all other words."""
+    parser = Parser("compare", description)
+    parser.add_argument("--experiment", default="digits", metavar="NAME", help="what to run (digits); list prints all")
     parser.add_argument("--scale", type=float, help="fraction of the paper's epochs of pruning (1)")
     parser.add_argument("--updates", type=int, metavar="N", help="updates of pruning, in place of the paper's epochs")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the experiment's columns or rows (all)")
@@ -29,26 +29,26 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     parser.add_argument(
         "--model_name_or_path", metavar="NAME", help="trained model to start from (the preset's, trained if need be)"
     )
-    parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-PRESET)")
+    parser.add_argument("--output_dir", metavar="FOLDER", help="where reports go (compare-EXPERIMENT)")
     parser.add_argument("--keep_models", action="store_true", help="keep the pruned models, too, in FOLDER/cells")
     parser.add_argument(
         "--by_cycle", action="store_true", help="print accuracy, mask distance and regrown weights of each cycle"
     )
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
     options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
-    if options.preset == "list":
+    if options.experiment == "list":
         sys.stdout.write(f"{describe_experiments()}\n")
         sys.exit(0)
-    if options.preset not in EXPERIMENTS:
-        fail(f"preset {options.preset!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[options.preset]
+    if options.experiment not in EXPERIMENTS:
+        fail(f"experiment {options.experiment!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
+    experiment = EXPERIMENTS[options.experiment]
     known = [variant.label for variant in experiment.variants]
     options.methods = options.methods or known
     options.sparsities = options.sparsities or list(experiment.sparsities)
     options.seeds = options.seeds or list(experiment.seeds)
-    options.output_dir = options.output_dir or f"compare-{options.preset}"
+    options.output_dir = options.output_dir or f"compare-{options.experiment}"
     if unknown := [name for name in options.methods if name not in known]:
-        fail(f"method {unknown[0]!r} is not part of {options.preset}: choose from {', '.join(known)}")
+        fail(f"method {unknown[0]!r} is not part of {options.experiment}: choose from {', '.join(known)}")
     for s in options.sparsities:
         if not 0 < s < 1:
             fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
@@ -68,9 +68,8 @@ def _check_budget(options: argparse.Namespace, experiment: Experiment) -> None:
         if options.updates < 1:
             fail(f"updates {options.updates} must be at least 1: give the optimizer updates of a run")
         if any({"pruning_epochs", "dense_epochs"} & set(variant.settings) for variant in experiment.variants):
-            fail(
-                f"updates {options.updates} does not suit {options.preset}, as its variants differ in length: use scale"
-            )
+            unfit = f"updates {options.updates} does not suit {options.experiment}"
+            fail(f"{unfit}, as its variants differ in length: use scale")
     options.scale = 1.0 if options.scale is None else options.scale
     if not 0 < options.scale < math.inf:
         fail(f"scale {options.scale:g} must be above 0: 1 is the paper's number of epochs")
@@ -82,11 +81,11 @@ def describe_experiments() -> str:
         [name, e.about, ", ".join(f"{s:g}" for s in e.sparsities), str(len(e.variants))]
         for name, e in EXPERIMENTS.items()
     ]
-    return align([["preset", "what", "sparsities", "variants"], *rows], texts=3)
+    return align([["experiment", "what", "sparsities", "variants"], *rows], texts=3)
 
 
 def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]]:
-    """Words of a command line by the argument they belong to, but for those that would change what is compared."""
+    """Words of a command line by the argument they belong to, except those that would change what is compared."""
     found: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):
@@ -96,15 +95,18 @@ def by_argument(words: list[str], experiment: Experiment) -> dict[str, list[str]
             found[next(reversed(found))].append(word)
         else:
             fail(f"argument {word!r} stands alone: --help explains every argument")
+    if "preset" in found:
+        name = " ".join(found["preset"]) or "NAME"
+        fail(f"--preset is an argument of hf-cyclical prune: what is compared is chosen with --experiment {name}")
     compared = {name for variant in experiment.variants for name in variant.settings}
     for name in found:
         if name in OWN or name in compared:
             fail(
-                f"--{name} is set for each run by this script: leave it out (--methods, --sparsities, --seeds, "
+                f"--{name} is set for each run by compare: leave it out (--methods, --sparsities, --seeds, "
                 "--scale, --updates)"
             )
     if "streaming" in found:
-        fail("--streaming needs max_steps, and this script counts in epochs: use scripts/prune.py for streams")
+        fail("--streaming needs max_steps, and compare counts in epochs: use hf-cyclical prune for streams")
     return found
 
 

@@ -6,7 +6,6 @@ BatchNorm is folded into the convolutions, zeros stay zeros, and ONNX Runtime mu
 """
 
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code."""
-    parser = Parser("hf-cyclical export", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("export", __doc__)
     parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder, or a Hub id")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("--to", choices=["onnx"], default="onnx", help="the format (onnx)")
@@ -43,7 +42,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     checked = "ONNX Runtime gives the same outputs"
     sys.stdout.write(f"{output}: {output.stat().st_size:,} bytes, {zeros:,} zeros in its weights; {checked}\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ hf-cyclical predict FOLDER image.jpg [image.png ...] [--top 5]
 """
 
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code."""
-    parser = Parser("hf-cyclical predict", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("predict", __doc__)
     parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder")
     parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="image files")
     parser.add_argument("--top", type=int, default=5, help="classes to print for each image (5)")
@@ -65,7 +64,3 @@ def _read(path: Path) -> "Image":
             return opened.convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
         raise PruningError(f"{path} cannot be read as an image: {error}") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ All engines take turns. With one thread, the processor's time is measured, so th
 
 import json
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code."""
-    parser = Parser("hf-cyclical speed", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("speed", __doc__)
     parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder, or a Hub id")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="images at once (1 32)")
@@ -62,7 +61,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -89,7 +89,7 @@ def push_command(
     run: str | Path, repo_id: str, *, private: bool = True, packed: bool = False, license: str | None = None
 ) -> str:
     """What to type for `push` with these arguments."""
-    command = ["python", "scripts/push.py", str(run), repo_id]
+    command = ["hf-cyclical", "push", str(run), repo_id]
     command += [] if private else ["--hub_public"]
     command += ["--packed"] if packed else []
     command += ["--license", license] if license else []

@@ -5,9 +5,11 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
+    comparison="DENSE_SEED Comparison Values drop_checkpoints",
     experiments="EXPERIMENTS Experiment epochs_of",
     figures="plot_comparison",
     linear="Rate Recovery Simulation",
+    linear_rows="LinearCell dependence_on_lambda index_line linear_table rate_record settled_line",
     presets="DEFAULT_PRESET PRESETS",
     published="LINEAR_RECOVERY",
     result_table="table",

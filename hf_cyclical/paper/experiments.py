@@ -12,7 +12,7 @@ class Variant:
 
     Attributes:
         label: Its name in the table.
-        settings: Arguments of scripts/prune.py, over those of the preset.
+        settings: Arguments of hf-cyclical prune, over those of the preset.
     """
 
     label: str

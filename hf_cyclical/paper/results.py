@@ -182,7 +182,7 @@ def save_results(path: Path, setting: Setting, results: Results) -> None:
 def load_results(path: Path) -> tuple[Setting, Results]:
     """The inverse of `save_results`."""
     data = read_json(path)
-    wrong = f"{path} is not a file of results: name one that compare.py wrote"
+    wrong = f"{path} is not a file of results: name one that hf-cyclical compare wrote"
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         raise PruningError(wrong)
     setting = Setting.from_dict(data.get("setting"), path)

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from hf_cyclical.cli import parse_arguments
-from hf_cyclical.cli.arguments import _TYPES
+from hf_cyclical.cli.arguments import TYPES
 from hf_cyclical.paper import PRESETS
 
-KNOWN = {field.name for kind in _TYPES for field in dataclasses.fields(kind)}
+KNOWN = {field.name for kind in TYPES for field in dataclasses.fields(kind)}
 
 
 def parse(*argv):

@@ -129,7 +129,7 @@ class TestPush:
         code, _, err = clients.push(run, "user/model")
         assert (code, err.count("error: ")) == (2, 1)
         assert "'user/model' has a branch packed, which would be of another model: add --packed (packed=True)" in err
-        assert f"to try again: python scripts/push.py {run} user/model\n" in err
+        assert f"to try again: hf-cyclical push {run} user/model\n" in err
         assert not hub.asked("PUT", "/lfs/")
         assert not hub.asked("POST", "/commit/")
         code, _, err = clients.push(run, "user/model", "--packed")

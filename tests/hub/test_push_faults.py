@@ -19,7 +19,7 @@ def refused(clients, run):
         assert not any(token in err for token in (WRITER, READER))
         assert "signature=" not in lines[0]  # of an address that the Hub gave for an upload
         assert contents(run) == before
-        again = " ".join(["python scripts/push.py", str(run), repo_id, *arguments])
+        again = " ".join(["hf-cyclical push", str(run), repo_id, *arguments])
         assert lines[0].endswith(f"to try again: {again}") == command
         return lines[0]
 
@@ -123,7 +123,7 @@ def test_no_hub_at_all(hub, clients, run, refused):
 
 
 def test_the_script_explains_itself_and_refuses_what_it_does_not_know(clients, run):
-    code, out, _ = clients.script("push.py", "--help")
+    code, out, _ = clients.command("push", "--help")
     assert code == 0
     assert all(word in out for word in ("--hub_public", "--packed", "--license", "HF_TOKEN", "user/name"))
     for arguments, word in [
@@ -132,5 +132,5 @@ def test_the_script_explains_itself_and_refuses_what_it_does_not_know(clients, r
         ([run, "user/model", "--token", "hf_secret"], "hf auth login"),
         ([run, "user/model", "--hub-token=hf_secret"], "hf auth login"),
     ]:
-        code, _, err = clients.script("push.py", *arguments)
+        code, _, err = clients.command("push", *arguments)
         assert (code, err.count("\n"), word in err, "hf_secret" in err) == (2, 1, True, False), err

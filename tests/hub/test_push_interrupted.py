@@ -6,16 +6,15 @@ import signal
 import time
 
 import pytest
-from support.local_hub.clients import ROOT
 from support.pushing import contents
 from support.started import SHORT
 
 SCRIPT = """
-import os, pathlib, runpy, signal, sys
+import os, pathlib, signal, sys
+from hf_cyclical.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 pathlib.Path({pid!r}).write_text(str(os.getpid()))
-sys.argv = {argv!r}
-runpy.run_path(sys.argv[0], run_name="__main__")
+sys.exit(main({argv!r}))
 """
 
 
@@ -34,12 +33,12 @@ class CtrlC:
 
 @pytest.fixture
 def interrupted(hub, clients, tmp_path):
-    """Run a script that is interrupted, and give what it said of it."""
+    """Run a command that is interrupted, and give what it said of it."""
 
     def run(when, name, *arguments):
         pid = tmp_path / "pid"
         hub.faults.append(CtrlC(when, pid))
-        argv = [str(ROOT / "scripts" / name), *map(str, arguments)]
+        argv = [name, *map(str, arguments)]
         code, out, err = clients.client(SCRIPT.format(pid=str(pid), argv=argv))
         assert (code, "Traceback" in err) == (130, False), err
         return out, err
@@ -50,9 +49,9 @@ def interrupted(hub, clients, tmp_path):
 @pytest.mark.parametrize("when", ["/api/repos/create", "/lfs/", "/commit/"])
 def test_push(interrupted, run, when):
     before = contents(run)
-    out, err = interrupted(when, "push.py", run, "user/model", "--packed", "--license", "mit")
-    command = f"python scripts/push.py {run} user/model --packed --license mit"
-    assert err.splitlines()[-1] == f"Stopped while pushing. The model is whole in {run}; to push it: {command}"
+    out, err = interrupted(when, "push", run, "user/model", "--packed", "--license", "mit")
+    command = f"hf-cyclical push {run} user/model --packed --license mit"
+    assert err.splitlines()[-1] == f"Stopped while pushing. The model is complete in {run}; to push it: {command}"
     assert out == ""
     assert contents(run) == before
 
@@ -60,7 +59,7 @@ def test_push(interrupted, run, when):
 def test_prune(interrupted, tmp_path):
     folder = tmp_path / "out"
     arguments = [*SHORT, "--output_dir", folder, "--push_to_hub", "--hub_model_id", "user/digits", "--hub_public"]
-    out, err = interrupted("/commit/", "prune.py", *arguments)
-    command = f"python scripts/push.py {folder} user/digits --hub_public"
-    assert err.splitlines()[-1] == f"Stopped while pushing. The model is whole in {folder}; to push it: {command}"
+    out, err = interrupted("/commit/", "prune", *arguments)
+    command = f"hf-cyclical push {folder} user/digits --hub_public"
+    assert err.splitlines()[-1] == f"Stopped while pushing. The model is complete in {folder}; to push it: {command}"
     assert f"are in {folder}" in out

@@ -45,7 +45,7 @@ def push(rank, mode, url, folder, name):
 def is_kept(folder, left, error, name):
     """Whether one folder is left, with the model, and the error has the command that pushes it."""
     (kept,) = (folder / one for one in left)
-    return error.endswith(f"to try again: python scripts/push.py {kept} {name}") and (kept / WEIGHTS).is_file()
+    return error.endswith(f"to try again: hf-cyclical push {kept} {name}") and (kept / WEIGHTS).is_file()
 
 
 def make_repository(rank, url, folder, name):

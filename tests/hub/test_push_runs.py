@@ -1,4 +1,4 @@
-"""Runs that push in the end: `trainer.push_to_hub` and `scripts/prune.py --push_to_hub`."""
+"""Runs that push in the end: `trainer.push_to_hub` and `hf-cyclical prune --push_to_hub`."""
 
 import json
 import re
@@ -89,7 +89,7 @@ class TestTrainer:
     def test_keeps_the_model_where_it_can_be_pushed_from_if_it_fails(self, hub, clients, tmp_path):
         hub.fail("POST", "/commit/")
         error = clients.ask(train_and_push, tmp_path / "run", [{"repo_id": "user/model"}])[0]
-        arguments = error.partition("to try again: python scripts/push.py ")[2].split()
+        arguments = error.partition("to try again: hf-cyclical push ")[2].split()
         kept = Path(arguments[0])
         assert kept.parent == tmp_path
         assert not (kept / "training_args.bin").exists()
@@ -108,7 +108,7 @@ class TestTrainer:
             assert SECRET not in error
             _, kept, command = re.fullmatch(r"(.*); the model is whole in (\S+), to try again: (.*)", error).groups()
             options = ["--hub_public"] if "private" in arguments else []
-            assert shlex.split(command) == ["python", "scripts/push.py", kept, arguments["repo_id"], *options]
+            assert shlex.split(command) == ["hf-cyclical", "push", kept, arguments["repo_id"], *options]
             folders.add(Path(kept))
         assert folders == set(tmp_path.glob("pruned_*"))
         assert len(folders) == len(errors)
@@ -126,7 +126,7 @@ class TestTrainer:
         with pytest.raises(KeyboardInterrupt) as raised:
             trainer.push_to_hub("user/model", packed=True, license="mit", commit_message="Up")
         (kept,) = tmp_path.glob("pruned_*")
-        command = f"python scripts/push.py {kept} user/model --packed --license mit"
+        command = f"hf-cyclical push {kept} user/model --packed --license mit"
         assert raised.value.__notes__ == [f"the model is whole in {kept}, to try again: {command}"]
 
     def test_a_name_alone_is_one_of_the_users_own_also_for_the_command(self, hub, clients, tmp_path):
@@ -134,7 +134,7 @@ class TestTrainer:
         error, address = clients.ask(train_and_push, tmp_path / "run", [{"repo_id": "mine"}, {"repo_id": "mine"}])
         assert address == f"{hub.url}/user/mine"
         assert b"hf-hub:user/mine" in hub.files("user/mine")["README.md"]
-        code, out, err = clients.push(*error.partition("scripts/push.py ")[2].split())
+        code, out, err = clients.push(*error.partition("hf-cyclical push ")[2].split())
         assert (code, out) == (0, f"Pushed to {hub.url}/user/mine\n"), err
         assert list(hub.store.repos) == ["user/mine"]
 
@@ -228,16 +228,16 @@ class TestScript:
     def test_pushes_the_folder_that_it_leaves(self, hub, clients, tmp_path):
         arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", "user/digits"]
         hub.fail("POST", "/commit/packed")
-        code, out, err = clients.script("prune.py", *arguments, "--hub_public", "--packed")
+        code, out, err = clients.command("prune", *arguments, "--hub_public", "--packed")
         line = [line for line in err.splitlines() if line.startswith("error: ")]
         assert (code, len(line)) == (2, 1), err
-        command = f"python scripts/push.py {tmp_path / 'out'} user/digits --hub_public --packed"
+        command = f"hf-cyclical push {tmp_path / 'out'} user/digits --hub_public --packed"
         assert line[0].endswith(f"to try again: {command}")
         assert f"are in {tmp_path / 'out'}" in out
         assert load_report(tmp_path / "out").layers
         assert "hf_writer" not in (tmp_path / "out" / "pruning_report.json").read_text() + out + err
 
-        code, out, err = clients.script(*command.split()[1:][0].split("/")[1:], *command.split()[2:])
+        code, out, err = clients.command(*command.split()[1:])
         assert (code, out) == (0, f"Pushed to {hub.url}/user/digits\n"), err
         assert not hub.store.repos["user/digits"].private
         assert sorted(hub.files("user/digits")) == sorted(hub.files("user/digits", "packed")) == PUSHED
@@ -254,13 +254,13 @@ class TestScript:
     def test_says_before_training_that_it_could_not_push(self, hub, clients, tmp_path, name, words):
         hub.put("user/digits", {"config.json": b"{}"}, revision="packed", private=True)
         arguments = [*SHORT, "--output_dir", tmp_path / "out", "--push_to_hub", "--hub_model_id", name]
-        code, out, err = clients.script("prune.py", *arguments)
+        code, out, err = clients.command("prune", *arguments)
         assert (code, err.count("error: ")) == (2, 1)
         assert words in err
         assert "The model, " not in out
         assert not (tmp_path / "out" / "model.safetensors").exists()
         hub.requests.clear()
-        assert clients.script("prune.py", *arguments, "--plan")[0] == 0
+        assert clients.command("prune", *arguments, "--plan")[0] == 0
         assert not hub.requests
 
     @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 
 import pytest
 import timm
@@ -10,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.stamped import save_pruned, save_stamped
-from support.started import ROOT, SHORT
+from support.started import SHORT, prune
 from support.tiny_models import assert_same_model, images, logits, same, save_family
 from transformers import AutoConfig, AutoModelForImageClassification
 
@@ -24,15 +23,12 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture(scope="module", params=["timm", "transformers"])
 def run(request, tmp_path_factory):
     """A real run, of a model of each library."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
     folder = tmp_path_factory.mktemp("run")
     given = []
     if request.param == "transformers":
         save_family("ResNet", folder / "base")
         given = ["--model_name_or_path", str(folder / "base"), "--dataset_name", "digits"]
-    assert prune.main([*SHORT, *given, "--output_dir", str(folder / "out")]) == 0
+    assert prune(*SHORT, *given, "--output_dir", str(folder / "out")) == 0
     return folder / "out"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from support.local_hub import WRITER, client_environment
-from support.local_hub.clients import LIBRARIES, RESULT, ROOT, Clients, start
+from support.local_hub.clients import LIBRARIES, RESULT, Clients, start
 from support.stamped import edit_json
 from support.tiny import accuracy
 from torch.utils.data import Dataset
@@ -82,7 +82,7 @@ def finished_run(kind="timm"):
     trainer.save_model()
     make_portable(folder)
     model = "test_resnet" if kind == "timm" else "/home/somebody/models/resnet"
-    command = "accelerate launch scripts/prune.py --output_dir /home/somebody/runs/1"
+    command = "hf-cyclical prune --output_dir /home/somebody/runs/1"
     trainer.report.about = {"model": model, "dataset": "digits", "seed": 0, "command": command, "versions": versions()}
     trainer.report.save(folder)
     plot_run(trainer.report, folder / FIGURE_NAME)
@@ -108,7 +108,7 @@ def pushing_clients(hub):
     """As `hub.clients`, but that these have hf_cyclical imported, which takes as long as many tests."""
     clients = PushingClients()
     clients.hub = hub
-    clients.forker = start(client_environment(hub), (*LIBRARIES, "hf_cyclical.hub.upload", "hf_cyclical.cli.arguments"))
+    clients.forker = start(client_environment(hub), (*LIBRARIES, "hf_cyclical.hub.upload", "hf_cyclical.cli.parsing"))
     atexit.register(clients.close)
     return clients
 
@@ -127,12 +127,11 @@ class PushingClients(Clients):
         assert code == 0, err
         return json.loads(out.rpartition(RESULT)[2])
 
-    def script(self, name, *arguments, **options):
-        """Run one of the scripts."""
-        path = str(ROOT / "scripts" / name)
-        argv = [path, *map(str, arguments)]
-        code = f"import runpy, sys\nsys.argv = {argv}\nrunpy.run_path({path!r}, run_name='__main__')"
-        return self.client(code, **options)
+    def command(self, *words, **options):
+        """Run one of the commands."""
+        return self.client(
+            f"import sys\nfrom hf_cyclical.cli import main\nsys.exit(main({[*map(str, words)]}))", **options
+        )
 
     def push(self, folder, repo_id, *arguments, **options):
-        return self.script("push.py", folder, repo_id, *arguments, **options)
+        return self.command("push", folder, repo_id, *arguments, **options)

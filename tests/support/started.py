@@ -1,4 +1,4 @@
-"""The scripts as their users start them."""
+"""The commands as their users start them."""
 
 import io
 import os
@@ -8,6 +8,8 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+
+from hf_cyclical.cli import main
 
 from .patience import HUNG
 
@@ -48,16 +50,18 @@ def run(command, *args):
     return process.returncode, out, err
 
 
-def call(*args):
-    """The same as `run(PYTHON, ...)` in this process, which has the imports behind it."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
+def prune(*args):
+    """`hf-cyclical prune` in this process, which has the imports behind it; gives the exit code."""
+    return main(["prune", *map(str, args)])
 
-    return captured(prune.main, *args)
+
+def call(*args):
+    """The same as `run(PYTHON, ...)` in this process."""
+    return captured(main, "prune", *args)
 
 
 def captured(main, *args):
-    """Exit code, output and errors of a script's main function."""
+    """Exit code, output and errors of a main function."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:

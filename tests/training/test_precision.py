@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.started import ROOT, SHORT
+from support.started import SHORT, prune
 from support.tiny import CYCLICAL, OrderedPruningTrainer, same_weights
 from support.tiny_models import FAMILIES, save_family
 from torch import nn
@@ -182,15 +182,12 @@ def test_another_value_is_refused(tmp_path, capsys):
     assert "--channels_last" in capsys.readouterr().err
 
 
-def test_the_script_in_bf16_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import prune
-
+def test_a_run_in_bf16_is_resumed_bit_for_bit(tmp_path):
     arguments = [*SHORT, *FAST, "--save_steps", "5", "--save_total_limit", "5", "--augment", "cifar"]
-    assert prune.main([*arguments, "--output_dir", str(tmp_path / "whole")]) == 0
+    assert prune(*arguments, "--output_dir", str(tmp_path / "whole")) == 0
     checkpoint = str(tmp_path / "whole" / "checkpoint-10")
-    assert prune.main([*arguments, "--output_dir", str(tmp_path / "resumed"), "--resume", checkpoint]) == 0
-    assert prune.main([*SHORT, "--output_dir", str(tmp_path / "plain")]) == 0
+    assert prune(*arguments, "--output_dir", str(tmp_path / "resumed"), "--resume", checkpoint) == 0
+    assert prune(*SHORT, "--output_dir", str(tmp_path / "plain")) == 0
     whole, resumed, plain = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "resumed", "plain"))
     assert whole.keys() == plain.keys()
     for name, weight in whole.items():

@@ -98,7 +98,7 @@ def test_how_to_load_each_kind(report, metadata):
     assert 'AutoModelForImageClassification.from_pretrained("me/small")' in timm
     assert "import hf_cyclical  # unpacks the weights" in timm
     assert 'from_pretrained("me/small", revision="packed")' in timm
-    assert "python -m hf_cyclical verify me/small\n" in timm
+    assert "hf-cyclical verify me/small\n" in timm
     assert 'PruningConfig(method="freeze")' in timm
     assert "registers" not in timm
     other = render_card(report, metadata, library="transformers", repo_id="me/small")
@@ -131,7 +131,7 @@ def test_without_a_repository_it_speaks_of_the_folder(report, metadata):
     card = render_card(report, metadata, library="timm", files={"dense": 9, "packed": 5})
     assert_whole(card)
     assert 'timm.create_model("local-dir:.", pretrained=True)' in card
-    assert "python -m hf_cyclical verify .\n" in card
+    assert "hf-cyclical verify .\n" in card
     assert "branch" not in card
     assert "revision=" not in card
 

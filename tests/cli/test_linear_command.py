@@ -1,15 +1,16 @@
-"""scripts/linear_recovery.py as its users start it."""
+"""`hf-cyclical linear` as its users start it."""
 
 import json
 import re
 import sys
 
 import pytest
-from support.started import ROOT, run
+from support.started import run
 
+from hf_cyclical.cli import main
 from hf_cyclical.paper import Simulation
 
-COMMAND = [sys.executable, "scripts/linear_recovery.py"]
+COMMAND = [sys.executable, "-m", "hf_cyclical", "linear"]
 
 
 def rows(out, first):
@@ -84,11 +85,8 @@ def test_the_file_has_every_figure_and_the_settings(few_runs):
 
 def called(capsys, *arguments):
     """The same in this process, which has the imports behind it: exit code, output and error."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import linear_recovery
-
     try:
-        code = linear_recovery.main([str(argument) for argument in arguments])
+        code = main(["linear", *map(str, arguments)])
     except SystemExit as exit_:
         code = exit_.code
     return code, *capsys.readouterr()

@@ -1,15 +1,14 @@
-"""scripts/prune.py as its users start it: the main job end to end, files, interruption, bad input."""
+"""`hf-cyclical prune` as its users start it: the main job end to end, files, bad input."""
 
 import itertools
 import json
-import sys
 
 import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
-from support.started import LAUNCH, PYTHON, ROOT, SHORT, call, run
+from support.started import LAUNCH, PYTHON, SHORT, call, prune, run
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -143,12 +142,9 @@ def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_p
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, capfd, monkeypatch):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
-        prune.main([*arguments, "--output_dir", str(tmp_path / "out")])
+        prune(*arguments, "--output_dir", str(tmp_path / "out"))
     out, err = capfd.readouterr()
     assert exit_.value.code == 2
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
@@ -197,9 +193,6 @@ def resnet_folder(tmp_path):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_folder, streaming, tmp_path, capsys):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
     arguments = [
         "--model_name_or_path",
         resnet_folder,
@@ -210,7 +203,7 @@ def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_fo
     ]
     arguments += ["--max_steps", 12, "--cycles", 2, "--target_sparsity", 0.8, "--per_device_train_batch_size", 6]
     arguments += ["--delta_t", 2, *(["--streaming"] if streaming else [])]
-    assert prune.main([str(a) for a in arguments]) == 0
+    assert prune(*arguments) == 0
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     assert list(model.config.id2label.values()) == ["blue", "green", "red"]
     for layer in load_report(tmp_path / "out").layers:
@@ -223,34 +216,25 @@ def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_fo
     "line", ["include: 3", "learning_rate: null", "max_steps: 10.5", "method: [a]", "seed: {a: 1}"]
 )
 def test_wrong_types_in_a_file_are_one_line(line, tmp_path, capsys):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
     file = tmp_path / "settings.yaml"
     file.write_text(line)
     with pytest.raises(SystemExit) as exit_:
-        prune.main([str(file), "--plan"])
+        prune(str(file), "--plan")
     assert exit_.value.code == 2
     assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_no_target_trains_densely(tmp_path, capsys):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
-    assert prune.main(["--target_sparsity", "0", "--max_steps", "5", "--output_dir", str(tmp_path / "out")]) == 0
+    assert prune("--target_sparsity", "0", "--max_steps", "5", "--output_dir", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
     assert "nothing is pruned" in out
     assert "The dense model, with an accuracy of" in out
 
 
 def test_a_sparse_model_can_be_fine_tuned_with_its_zeros(tmp_path, capsys):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import prune
-
-    assert prune.main([*SHORT, "--output_dir", str(tmp_path / "sparse")]) == 0
+    assert prune(*SHORT, "--output_dir", str(tmp_path / "sparse")) == 0
     arguments = ["--model_name_or_path", str(tmp_path / "sparse"), "--dataset_name", "digits", "--max_steps", "8"]
-    assert prune.main([*arguments, "--method", "freeze", "--output_dir", str(tmp_path / "tuned")]) == 0
+    assert prune(*arguments, "--method", "freeze", "--output_dir", str(tmp_path / "tuned")) == 0
     report = load_report(tmp_path / "tuned")
     assert report.start_sparsity == pytest.approx(0.95, abs=1e-3)
     assert [layer.kept for layer in report.layers] == [layer.kept for layer in load_report(tmp_path / "sparse").layers]

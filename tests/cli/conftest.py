@@ -1,8 +1,9 @@
 import shutil
-import sys
 
 import pytest
-from support.started import ROOT, captured
+from support.started import captured
+
+from hf_cyclical.cli import main
 
 SHORT = [
     "--max_train_samples",
@@ -20,28 +21,25 @@ TWO = ["--methods", "one_shot", "cyclical", "--sparsities", "0.9", "--seeds", "1
 
 
 @pytest.fixture(scope="session")
-def script():
-    """scripts/compare.py in this process: exit code, output and errors."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import compare
-
-    return lambda *words: captured(compare.main, *words)
+def command():
+    """`hf-cyclical compare` in this process: exit code, output and errors."""
+    return lambda *words: captured(main, "compare", *words)
 
 
 @pytest.fixture
-def compare(script, tmp_path):
+def compare(command, tmp_path):
     """It on the digits, with few images and epochs."""
 
     def call(*words, folder=tmp_path / "out", short=True):
-        return script(*(SHORT if short else []), "--output_dir", folder, *words)
+        return command(*(SHORT if short else []), "--output_dir", folder, *words)
 
     return call
 
 
 @pytest.fixture(scope="session")
-def finished_once(script, tmp_path_factory):
+def finished_once(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "out"
-    code, out, err = script(*SHORT, *TWO, "--keep_models", "--output_dir", folder)
+    code, out, err = command(*SHORT, *TWO, "--keep_models", "--output_dir", folder)
     assert code == 0, err
     return folder, out
 

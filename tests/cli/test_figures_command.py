@@ -1,37 +1,26 @@
-"""scripts/figures.py: the figures of a report file."""
+"""`hf-cyclical figures`: the figures of a report file."""
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from support.made_reports import made, without_metrics
-from support.started import ROOT
+from support.started import captured
+
+from hf_cyclical.cli import main
 
 NAMES = {f"pruning_{name}.{ending}" for name in ("run", "regrown", "recovery", "layers") for ending in ("png", "svg")}
 
 
 def figures(*arguments):
-    """The script in this process: exit code, output and error."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import figures
-
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = figures.main([str(argument) for argument in arguments])
-        except SystemExit as exit_:
-            code = exit_.code
-    return code, out.getvalue(), err.getvalue()
+    return captured(main, "figures", *arguments)
 
 
 def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_script_draws_all_figures_beside_the_report(tmp_path):
+def test_it_draws_all_figures_beside_the_report(tmp_path):
     made().save(tmp_path)
     code, out, err = figures(tmp_path)
     assert (code, err) == (0, "")
@@ -54,7 +43,7 @@ def test_files_that_exist_are_kept_unless_told_otherwise(tmp_path):
     code, out, err = figures(tmp_path, "--formats", "png")
     assert code == 0
     assert old.read_text() == "mine"
-    assert err == f"{old} exists and is kept: --overwrite draws it anew\n"
+    assert err == f"{old} exists and is kept: --overwrite replaces it\n"
     assert len(out.splitlines()) == 3
     code, out, err = figures(tmp_path, "--formats", "png", "--overwrite")
     assert (code, err) == (0, "")
@@ -118,7 +107,7 @@ def test_bad_reports_are_one_line_and_nothing_is_overwritten(tmp_path, harm, wor
         (["report.json", "--output_dir", "report.json"], "report.json: File exists"),
         (["report.json", "--formats", "gif"], "argument --formats: invalid choice: 'gif'"),
         (["report.json", "--only", "all"], "argument --only: invalid choice: 'all'"),
-        ([], "arguments are required: report"),
+        ([], "arguments are required: REPORT"),
     ],
 )
 def test_bad_arguments_are_one_line(tmp_path, monkeypatch, arguments, words):

@@ -1,4 +1,4 @@
-"""scripts/compare.py as a whole."""
+"""`hf-cyclical compare` as its users start it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from support.started import interrupt, run, start, wait_for
 from transformers import TrainerCallback
 
 from hf_cyclical import load_report
-from hf_cyclical.cli import INTERRUPTED, Run
+from hf_cyclical.cli import INTERRUPTED, Run, compare_runs
 from hf_cyclical.paper import Setting, check_folder, claimed
 
 from .conftest import SHORT, TWO
@@ -162,7 +162,7 @@ def test_the_table_that_is_left_has_every_method_though_the_cycles_are_shown(com
 
 def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
     code, out, err = compare(
-        "--preset", "digits-schedules", "--methods", "linear", "cyclical_lr", "--sparsities", 0.9, "--seeds", 1
+        "--experiment", "digits-schedules", "--methods", "linear", "cyclical_lr", "--sparsities", 0.9, "--seeds", 1
     )
     assert code == 0, err
     rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
@@ -175,14 +175,14 @@ def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
     assert rows[-2][3].strip(" |") == "0.00"  # cyclical_lr keeps its masks
 
 
-def test_an_interrupted_cell_goes_on_to_the_same_report(compare, tmp_path):
+def test_an_interrupted_cell_is_resumed_to_the_same_report(compare, tmp_path):
     arguments = ["--methods", "cyclical", "--sparsities", "0.9", "--delta_t", "1", "--cycles", "2", "--scale", "0.3"]
     arguments += ["--max_train_samples", "256", "--model_name_or_path", "cifar_resnet8", "--save_steps", "10"]
     arguments += ["--seeds", "1"]
     process = start(COMPARE, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
     _, err = interrupt(process, r" ([3-9]\d|1\d\d)/120")
     assert process.returncode == 130
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert not (tmp_path / "stopped" / "reports").exists()
     for folder in ("stopped", "whole"):
         code, _, err = compare(*arguments, folder=tmp_path / folder, short=False)
@@ -204,21 +204,19 @@ def test_a_signal_at_the_last_update_of_a_cell_keeps_it_and_stops(compare, tmp_p
     )
     code, _, err = compare(*TWO, "--model_name_or_path", "cifar_resnet8")
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert [path.name for path in (tmp_path / "out" / "reports").iterdir()] == ["one_shot-0.9-seed1.json"]
 
 
-def test_a_dense_model_is_trained_with_the_rate_of_its_experiment(script, tmp_path, monkeypatch):
-    import compare
-
+def test_a_dense_model_is_trained_with_the_rate_of_its_experiment(command, tmp_path, monkeypatch):
     trained = []
 
-    def train(self, words, *rest):
+    def train(words, *rest):
         trained.append(dict(zip(words[::2], words[1::2], strict=True)))
 
-    monkeypatch.setattr(compare.Comparison, "train", train)
-    words = ["--preset", "cifar10-resnet20", "--dataset_name", "digits", "--methods", "gradual"]
-    assert script(*words, "--output_dir", tmp_path / "out")[0] == INTERRUPTED  # as train returns no run
+    monkeypatch.setattr(compare_runs, "train", train)
+    words = ["--experiment", "cifar10-resnet20", "--dataset_name", "digits", "--methods", "gradual"]
+    assert command(*words, "--output_dir", tmp_path / "out")[0] == INTERRUPTED  # as train returns no run
     assert len(trained) == 1
     # He et al.'s 0.1 and 160 epochs, and the paper's 0.01 for pruning only.
     expected = {"--learning_rate": "0.1", "--num_train_epochs": "160", "--target_sparsity": "0", "--seed": "0"}
@@ -256,7 +254,7 @@ def snapshot(folder):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (["--preset", "digits-init", "--methods", "s_init 0"], "experiment is 'digits' there, 'digits-init' here"),
+        (["--experiment", "digits-init", "--methods", "s_init 0"], "experiment is 'digits' there, 'digits-init' here"),
         (["--scale", "0.05"], "holds another experiment: scale is 0.04 there, 0.05 here"),
         (["--learning_rate", "0.1"], "holds another experiment: arguments"),
     ],
@@ -317,19 +315,23 @@ def test_a_harmed_report_is_named_and_not_overwritten(compare, finished, harm, w
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--preset", "digit"], "preset 'digit' is unknown: choose one of digits,"),
+        (["--experiment", "digit"], "experiment 'digit' is unknown: choose one of digits,"),
+        (
+            ["--preset", "digits"],
+            "--preset is an argument of hf-cyclical prune: what is compared is chosen with --experiment digits",
+        ),
         (["--methods", "cyclic"], "method 'cyclic' is not part of digits: choose from one_shot,"),
         (["--sparsities", "90"], "sparsity 90 must be above 0 and below 1"),
         (["--scale", "0"], "scale 0 must be above 0"),
         (["--scale", "0.001"], "cycles"),
         (["--updates", "0"], "updates 0 must be at least 1"),
         (["--updates", "100", "--scale", "0.5"], "updates 100 contradicts scale 0.5"),
-        (["--updates", "100", "--preset", "imagenet-resnet50-scratch"], "its variants differ in length: use scale"),
-        (["--max_steps", "3"], "--max_steps is set for each run by this script"),
-        (["--seed", "3"], "--seed is set for each run by this script"),
-        (["--pruning-epochs", "3"], "--pruning_epochs is set for each run by this script"),
-        (["--preset", "digits-schedules", "--schedule", "linear"], "--schedule is set for each run by this script"),
-        (["--preset", "digits-init", "--sparsities", "0.98", "0.7"], "init_sparsity 0.75"),
+        (["--updates", "100", "--experiment", "imagenet-resnet50-scratch"], "its variants differ in length: use scale"),
+        (["--max_steps", "3"], "--max_steps is set for each run by compare"),
+        (["--seed", "3"], "--seed is set for each run by compare"),
+        (["--pruning-epochs", "3"], "--pruning_epochs is set for each run by compare"),
+        (["--experiment", "digits-schedules", "--schedule", "linear"], "--schedule is set for each run by compare"),
+        (["--experiment", "digits-init", "--sparsities", "0.98", "0.7"], "init_sparsity 0.75"),
         (["--seeds", "-1"], "seed -1 must be in 0 to"),
         (["--scale", "inf"], "scale inf must be above 0"),
         (["--streaming", "True"], "--streaming needs max_steps"),
@@ -347,6 +349,6 @@ def test_bad_input_is_one_line_before_anything_is_written(compare, tmp_path, arg
 
 
 def test_the_experiments_are_listed(compare):
-    code, out, _ = compare("--preset", "list")
+    code, out, _ = compare("--experiment", "list")
     assert code == 0
     assert "cifar10-resnet20-schedules" in out

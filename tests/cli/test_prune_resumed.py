@@ -1,9 +1,9 @@
-"""scripts/prune.py interrupted, gone on with, and on several processes."""
+"""`hf-cyclical prune` interrupted, resumed, and on several processes."""
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.started import PYTHON, ROOT, SHORT, TORCHRUN, call, interrupt, run, start
+from support.started import PYTHON, SHORT, TORCHRUN, call, interrupt, prune, run, start
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
@@ -11,23 +11,15 @@ from hf_cyclical import load_report
 SAVES = [*SHORT, "--save_steps", "5", "--save_total_limit", "5"]
 
 
-@pytest.fixture
-def prune(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import prune
-
-    return prune.main
-
-
-def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
+def test_ctrl_c_leaves_a_checkpoint_that_is_resumed_to_the_same_model(tmp_path):
     arguments = ["--max_steps", 300, "--dense_epochs", 0, "--cycles", 2]
     process = start(PYTHON, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
     out, _ = interrupt(process, r" (5\d|[6-9]\d|1\d\d)/300")
     assert process.returncode == 130
     assert "Stopped after update" in out
     command = out.strip().splitlines()[-1].split()
-    assert command[:3] == ["accelerate", "launch", "scripts/prune.py"]
-    code, _, err = call(*command[3:])
+    assert command[:2] == ["hf-cyclical", "prune"]
+    code, _, err = call(*command[2:])
     assert code == 0, err
 
     code, _, err = call(*arguments, "--output_dir", tmp_path / "whole")
@@ -37,37 +29,37 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on_to_the_same_model(tmp_path):
     assert load_report(tmp_path / "stopped").cycles == load_report(tmp_path / "whole").cycles
 
 
-def test_a_dense_run_goes_on_from_its_newest_whole_checkpoint(prune, tmp_path, capsys):
+def test_a_dense_run_resumes_from_its_newest_complete_checkpoint(tmp_path, capsys):
     arguments = ["--target_sparsity", "0", "--dense_epochs", "0", "--max_steps", "12", "--save_steps", "4"]
     arguments += ["--save_total_limit", "5", "--output_dir", str(tmp_path / "out"), "--resume", "auto"]
-    assert prune(arguments) == 0
+    assert prune(*arguments) == 0
     (tmp_path / "out" / "checkpoint-12" / "optimizer.pt").write_bytes(b"")  # as a kill may leave it
-    assert prune(arguments) == 0
-    assert "Going on from" in (out := capsys.readouterr().out)
+    assert prune(*arguments) == 0
+    assert "Resuming from" in (out := capsys.readouterr().out)
     assert "checkpoint-8" in out
 
 
-def test_resume_auto_starts_anew_and_then_goes_on_from_the_newest_whole_checkpoint(prune, tmp_path, capsys):
+def test_resume_auto_starts_and_then_resumes_from_the_newest_complete_checkpoint(tmp_path, capsys):
     arguments = [*SAVES, "--output_dir", str(tmp_path / "out"), "--resume", "auto"]
-    assert prune(arguments) == 0
-    assert "No checkpoint yet: starting anew" in capsys.readouterr().out
+    assert prune(*arguments) == 0
+    assert "No checkpoint yet: starting from the beginning" in capsys.readouterr().out
     first = load_report(tmp_path / "out")
     (tmp_path / "out" / "pruning_report.json").unlink()
     for harmed in ("checkpoint-24", "checkpoint-20"):
         (tmp_path / "out" / harmed / "optimizer.pt").write_bytes(b"")
-    assert prune(arguments) == 0
-    assert f"Going on from {tmp_path / 'out' / 'checkpoint-15'}" in capsys.readouterr().out
+    assert prune(*arguments) == 0
+    assert f"Resuming from {tmp_path / 'out' / 'checkpoint-15'}" in capsys.readouterr().out
     assert load_report(tmp_path / "out") == first  # its command too, as nobody had interrupted it
 
 
 @pytest.mark.parametrize("augment", ["cifar", "shift"])
-def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(prune, tmp_path, augment):
+def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(tmp_path, augment):
     arguments = [*SAVES, "--augment", augment]  # an epoch has 8 updates
-    assert prune([*arguments, "--output_dir", str(tmp_path / "whole")]) == 0
+    assert prune(*arguments, "--output_dir", str(tmp_path / "whole")) == 0
     for at in (10, 20):
         checkpoint = str(tmp_path / "whole" / f"checkpoint-{at}")
-        assert prune([*arguments, "--output_dir", str(tmp_path / f"from-{at}"), "--resume", checkpoint]) == 0
-    assert prune([*SAVES, "--output_dir", str(tmp_path / "plain")]) == 0
+        assert prune(*arguments, "--output_dir", str(tmp_path / f"from-{at}"), "--resume", checkpoint) == 0
+    assert prune(*SAVES, "--output_dir", str(tmp_path / "plain")) == 0
     whole, first, second, plain = (
         load_file(tmp_path / name / "model.safetensors") for name in ("whole", "from-10", "from-20", "plain")
     )
@@ -77,10 +69,10 @@ def test_inside_an_epoch_the_images_are_augmented_as_without_a_break(prune, tmp_
     assert not torch.equal(whole["fc.weight"], plain["fc.weight"])
 
 
-def test_resume_auto_of_a_dense_run(prune, tmp_path, capsys):
+def test_resume_auto_of_a_dense_run(tmp_path, capsys):
     arguments = [*SAVES[:2], "--target_sparsity", "0", "--save_steps", "5", "--output_dir", str(tmp_path / "out")]
-    for words in ("No checkpoint yet", f"Going on from {tmp_path / 'out' / 'checkpoint-24'}"):
-        assert prune([*arguments, "--resume", "auto"]) == 0
+    for words in ("No checkpoint yet", f"Resuming from {tmp_path / 'out' / 'checkpoint-24'}"):
+        assert prune(*arguments, "--resume", "auto") == 0
         assert words in capsys.readouterr().out
 
 
@@ -93,11 +85,11 @@ def test_resume_auto_of_a_dense_run(prune, tmp_path, capsys):
         (["--resume", "{}/checkpoint-5"], "checkpoint-5' is damaged, manifest.json is damaged: there is no"),
     ],
 )
-def test_what_cannot_be_resumed_is_one_line(prune, tmp_path, capsys, arguments, words):
+def test_what_cannot_be_resumed_is_one_line(tmp_path, capsys, arguments, words):
     (tmp_path / "checkpoint-5").mkdir()
     (tmp_path / "checkpoint-5" / "manifest.json").write_text("{")
     with pytest.raises(SystemExit) as exit_:
-        prune([*SHORT, "--output_dir", str(tmp_path), *(a.format(tmp_path) for a in arguments)])
+        prune(*SHORT, "--output_dir", str(tmp_path), *(a.format(tmp_path) for a in arguments))
     assert exit_.value.code == 2
     assert words in capsys.readouterr().err
 
@@ -109,15 +101,15 @@ def test_what_cannot_be_resumed_is_one_line(prune, tmp_path, capsys, arguments, 
         (["--max_train_samples", "800"], "training images is 898 there, 800 here"),
     ],
 )
-def test_a_checkpoint_of_other_data_is_refused(prune, tmp_path, capsys, arguments, words):
+def test_a_checkpoint_of_other_data_is_refused(tmp_path, capsys, arguments, words):
     """Although the number of updates, 24, is the same."""
-    assert prune([*SAVES, "--output_dir", str(tmp_path / "out")]) == 0
+    assert prune(*SAVES, "--output_dir", tmp_path / "out") == 0
     with pytest.raises(SystemExit):
-        prune([*SAVES, *arguments, "--output_dir", str(tmp_path / "out"), "--resume", "auto"])
+        prune(*SAVES, *arguments, "--output_dir", tmp_path / "out", "--resume", "auto")
     assert f"of other data: {words}: resume with the data it was made with" in capsys.readouterr().err
 
 
-def test_two_processes_by_torchrun_say_so_and_one_goes_on(prune, tmp_path, capsys):
+def test_two_processes_by_torchrun_say_so_and_one_resumes(tmp_path, capsys):
     """Without --use_cpu, which is set where there is no accelerator."""
     folder = tmp_path / "out"
     batch = "--per_device_train_batch_size"
@@ -129,10 +121,10 @@ def test_two_processes_by_torchrun_say_so_and_one_goes_on(prune, tmp_path, capsy
     assert report.about["processes"] == 2
     for name in ("checkpoint-24", "checkpoint-20"):
         (folder / name / "manifest.json").unlink()
-    assert prune([*SAVES, "--use_cpu", batch, "32", "--output_dir", str(folder), "--resume", "auto"]) == 0
+    assert prune(*SAVES, "--use_cpu", batch, "32", "--output_dir", str(folder), "--resume", "auto") == 0
     out = capsys.readouterr().out
     assert "1 process, cpu, 32 images an update" in out
-    assert f"Going on from {folder / 'checkpoint-15'}" in out
+    assert f"Resuming from {folder / 'checkpoint-15'}" in out
     again = load_report(folder)
     assert [row[:2] for row in again.masks] == [row[:2] for row in report.masks]
     assert again.layers[0].kept == report.layers[0].kept

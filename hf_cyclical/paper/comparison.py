@@ -1,0 +1,116 @@
+"""A comparison: the runs of an experiment in one folder, the settings of each, and the table of those that are done."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hf_cyclical.config import PruningConfig
+from hf_cyclical.formats import write_text
+from hf_cyclical.methods import applies
+from hf_cyclical.reports import REPORT_NAME
+
+from .experiments import EXPERIMENTS, Experiment, epochs_of
+from .figures import plot_comparison
+from .presets import PRESETS
+from .result_table import table
+from .results import RESULTS_NAME, Cell, Setting, load_results, read_reports, report_path, save_results
+
+DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
+
+Values = dict[str, list[Any]]
+"""Arguments of `hf-cyclical prune` by name."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An experiment in its folder.
+
+    Attributes:
+        setting: What its runs share.
+        folder: Where their reports go.
+        cells: The runs that are asked for.
+        more: Arguments for all runs to which they apply.
+        trains_dense: Whether the dense model is one that is trained here.
+    """
+
+    setting: Setting
+    folder: Path
+    cells: tuple[Cell, ...]
+    more: Mapping[str, list[str]]
+    trains_dense: bool
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is compared."""
+        return EXPERIMENTS[self.setting.experiment]
+
+    @property
+    def dense_folder(self) -> Path:
+        """Where a dense model that is trained here goes."""
+        return self.folder / f"{Path(self.setting.model).name}-dense"
+
+    def pending(self) -> list[Cell]:
+        """The runs that are not done."""
+        finished = read_reports(self.folder, self.cells)
+        return [cell for cell in self.cells if cell not in finished]
+
+    def settings(self, cell: Cell, model: str) -> Values:
+        """The arguments of a run that starts from `model`."""
+        variant = next(v for v in self.experiment.variants if v.label == cell.label)
+        scale, updates = self.setting.scale, self.setting.updates
+        values: Values = {name: [value] for name, value in variant.settings.items()}
+        values |= (
+            {"max_steps": [updates]}
+            if updates
+            else {"pruning_epochs": [f"{scale * epochs_of(self.experiment, variant):g}"]}
+        )
+        if "dense_epochs" in values:
+            values["dense_epochs"] = [f"{scale * variant.settings['dense_epochs']:g}"]
+        method = variant.settings["method"]
+        values |= {name: given for name, given in self.more.items() if applies(method, name)}
+        values |= {"target_sparsity": [cell.sparsity], "seed": [cell.seed], "model_name_or_path": [model]}
+        return {"preset": [self.experiment.preset], **values}
+
+    def dense_settings(self) -> Values:
+        """The arguments of the training of the dense model."""
+        epochs = PRESETS[self.experiment.preset].settings["dense_epochs"]
+        values: Values = {"preset": [self.experiment.preset], "target_sparsity": [0], "dense_epochs": [0]}
+        values |= {"num_train_epochs": [epochs], "seed": [DENSE_SEED]}
+        values |= {name: [value] for name, value in self.experiment.dense.items()}
+        of_pruning = {field.name for field in fields(PruningConfig)} | {"pruning_epochs"}
+        return values | {name: given for name, given in self.more.items() if name not in of_pruning}
+
+    def store(self, cell: Cell, work: Path, *, keep_model: bool) -> None:
+        """Put the report of a run where finished ones are; its model goes, unless it is wanted."""
+        path = report_path(self.folder, cell)
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, (work / REPORT_NAME).read_text())
+        if keep_model:
+            drop_checkpoints(work)
+        else:
+            shutil.rmtree(work)
+
+    def show(self, *, by_cycle: bool = False) -> str:
+        """The table of all that is finished in the folder; it is also left there, with a plot and the results."""
+        path, cells = self.folder / RESULTS_NAME, list(self.cells)
+        if path.exists():  # of earlier commands, with other seeds
+            cells += [cell for cell in load_results(path)[1] if cell not in cells]
+        results = read_reports(self.folder, cells)
+        if not results:
+            return "No run is finished."
+        text = table(self.setting, results)
+        save_results(path, self.setting, results)
+        write_text(self.folder / "table.md", text + "\n")
+        if len({cell.sparsity for cell in results}) > 1:
+            for ending in ("png", "svg"):
+                plot_comparison(results, self.folder / f"accuracy.{ending}")
+        return table(self.setting, results, by_cycle=True) if by_cycle else text
+
+
+def drop_checkpoints(folder: Path) -> Path:
+    """Remove the checkpoints of a finished run, and give its folder."""
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    return folder
