@@ -130,3 +130,16 @@ def test_help_explains(name, words, capsys):
     assert exit_.value.code == 0
     out = capsys.readouterr().out
     assert not [word for word in words if word not in out]
+
+
+def test_against_the_hub(hub, stamped):
+    hub.put("user/model", {file.name: file.read_bytes() for file in stamped.iterdir()}, private=True)
+    code = "import runpy, sys\nsys.argv[1:] = ['verify', 'user/model']\n"
+    code += "runpy.run_module('hf_cyclical', run_name='__main__', alter_sys=True)"
+    code_, out, err = run_client(hub, code, token=READER)
+    assert code_ == 0, err
+    assert "user/model: the weights are what its files say." in out
+    code_, out, err = run_client(hub, code, token=None)
+    assert (code_, out) == (2, "")
+    assert err.splitlines()[-1].endswith("log in with `hf auth login` if it is private")
+    assert "Traceback" not in err
