@@ -44,7 +44,7 @@ def test_a_hub_that_does_not_answer(hub, clients, run, method, path):
     hub.hang(method, path)
     (said,) = clients.ask(push_all, [[run, True]], "user/model", 0.2, impatient=True)
     assert said.startswith("error: the Hub did not answer within 0.2 seconds while 'user/model' was pushed; ")
-    assert said.endswith(f"to try again: python scripts/push.py {run} user/model --packed")
+    assert said.endswith(f"to try again: hf-cyclical push {run} user/model --packed")
     hub.faults.clear()
     (said,) = clients.ask(push_all, [[run, True]], "user/model")
     assert said == f"{hub.url}/user/model"
@@ -61,7 +61,7 @@ def test_somebody_pushes_before_the_commit(hub, clients, run):
     hub.meanwhile("POST", "/commit/main", lambda: hub.put("user/model", {"README.md": b"# theirs"}, private=True))
     (said,) = clients.ask(push_all, [[run, False]], "user/model", impatient=True)
     assert "somebody else pushed to 'user/model' at the same time; the model is whole in" in said
-    assert f"to try again: python scripts/push.py {run} user/model" in said
+    assert f"to try again: hf-cyclical push {run} user/model" in said
     assert hub.files("user/model") == {"README.md": b"# theirs"}
     (said,) = clients.ask(push_all, [[run, False]], "user/model")
     assert said == f"{hub.url}/user/model"
