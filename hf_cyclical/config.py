@@ -7,6 +7,7 @@ have stands in their rows of METHODS too.
 import dataclasses
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -259,6 +260,17 @@ class PruningConfig:
 _SETTINGS: dict[str, Setting] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(PruningConfig, include_extras=True).items()
 }
+
+
+def as_config(pruning: PruningConfig | Mapping[str, Any]) -> PruningConfig:
+    """A configuration, also given as its settings in a dict."""
+    if isinstance(pruning, PruningConfig):
+        return pruning
+    if not isinstance(pruning, Mapping):
+        refuse("pruning", pruning, "is no PruningConfig", "pass PruningConfig(target_sparsity=0.9)")
+    for name in pruning:
+        one_of(_SETTINGS).check("pruning setting", name)
+    return PruningConfig(**pruning)
 
 
 def current_settings(values: dict[str, Any]) -> dict[str, Any]:

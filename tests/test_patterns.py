@@ -180,16 +180,17 @@ def sparse(tmp_path_factory):
     """A folder with a 2:4 model, and the report that its run would have."""
     folder = tmp_path_factory.mktemp("sparse")
     report = save_pruned("cifar_resnet8", folder, 0.0)
-    weights, changed = load_file(folder / "model.safetensors"), {}
-    for i, layer in enumerate(report.layers):
+    weights, changed, layers = load_file(folder / "model.safetensors"), {}, []
+    for layer in report.layers:
         name = layer.name.removeprefix("timm_model.")
         out = {name: torch.empty_like(weights[name], dtype=torch.bool)}
         pattern = PruningConfig(pattern="2:4").arrangement
         pattern({name: weights[name]}, 0.5, PruningConfig().choice.share, 1, out)
         changed[name] = weights[name] * out[name]
-        report.layers[i] = dataclasses.replace(layer, kept=int(out[name].sum()))
+        layers.append(dataclasses.replace(layer, kept=int(out[name].sum())))
     save_file(weights | changed, folder / "model.safetensors", {"format": "pt"})
-    report.config = PruningConfig(pattern="2:4", cycles=2, exclude=["head*"]).to_dict()
+    config = PruningConfig(pattern="2:4", cycles=2, exclude=["head*"]).to_dict()
+    report = dataclasses.replace(report, config=config, layers=tuple(layers))
     return folder, report, stamp(folder, report)
 
 
@@ -224,5 +225,5 @@ def test_the_card_of_a_structured_model(sparse):
     assert front(card)["tags"][3:5] == ["block-sparsity", "4x1"]
     assert "in blocks of 4 consecutive outputs and 1 consecutive inputs (4x1)" in card
     assert "pruned unstructured, in `fc.weight`.\n" in card  # of 3 outputs
-    report.config |= {"method": "freeze", "pattern": None}
+    report.config.update({"method": "freeze", "pattern": None})
     assert front(render_card(report, metadata))["tags"] == ["hf_cyclical", "pruned", "sparse", "sparsity-50"]

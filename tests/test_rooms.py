@@ -76,6 +76,14 @@ def test_networks_and_packed_weights_are_known_whatever_is_imported_first(before
     assert zeros == 67_321  # as the report of that run says
 
 
+def test_the_trainer_imports_nothing_that_uploads():
+    code = """
+import hf_cyclical.training.trainer, hf_cyclical.training.plan
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("hf_cyclical.hub."))))
+"""
+    assert fresh(code) == []
+
+
 class TestPublicNames:
     def test_of_the_root_are_all_there(self):
         assert {name: getattr(hf_cyclical, name) for name in hf_cyclical.__all__}

@@ -8,7 +8,6 @@ from transformers import TrainerCallback, set_seed
 
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.models import ImageModel, load_image_model, make_portable
-from hf_cyclical.reports import FIGURE_NAME, plot_run, versions
 from hf_cyclical.training import (
     CyclicalPruningTrainer,
     SetEpochCallback,
@@ -79,23 +78,18 @@ class Run:
         return cls(args, trainer, loaded, stop)
 
     def save(self, command: str) -> Path:
-        """Write model, report and figure into the output folder, and return it; all processes must call this."""
-        self.trainer.save_model()
-        folder, report = Path(self.args.training.output_dir), self.trainer.report
-        if not self.trainer.is_world_process_zero():
+        """Write model, report, figure, record and card into the output folder; all processes must call this."""
+        folder, trainer = Path(self.args.training.output_dir), self.trainer
+        if trainer.report is None:
+            trainer.save_model()
+            trainer.on_main(lambda: make_portable(folder))
             return folder
-        make_portable(folder)
-        if report is not None:
-            report.about = {
-                "model": self.args.model.model_name_or_path,
-                "base_model": self.loaded.base_model,
-                "model_revision": self.loaded.revision,
-                "dataset": self.args.data.dataset_name,
-                "seed": self.args.training.seed,
-                "processes": self.args.training.world_size,
-                "command": command,
-                "versions": versions(),
-            }
-            report.save(folder)
-            plot_run(report, folder / FIGURE_NAME)
+        trainer.about = {
+            "model": self.args.model.model_name_or_path,
+            "base_model": self.loaded.base_model,
+            "model_revision": self.loaded.revision,
+            "dataset": self.args.data.dataset_name,
+            "command": command,
+        }
+        trainer.save_pruned()
         return folder

@@ -69,19 +69,25 @@ class RecoveryTracker:
 
     def end_cycle(self, masks: Mapping[str, Tensor]) -> CycleRecovery:
         """Close a cycle: what recovered in it, and how far its masks are from those of the first."""
-        recovered = shared = either = 0
+        recovered = 0
         for name, flags in self.flags.items():
-            kept = masks[name].view(torch.uint8)
             if self.cycles_ended == 0:
-                flags.bitwise_or_(kept * _KEPT_FIRST)
-            first = (flags & _KEPT_FIRST) != 0
+                flags.bitwise_or_(masks[name].view(torch.uint8) * _KEPT_FIRST)
             recovered += int((flags & _RECOVERED).count_nonzero())
-            shared += int((first & masks[name]).count_nonzero())
-            either += int((first | masks[name]).count_nonzero())
             flags.bitwise_and_(~_RECOVERED & 0xFF)
         self.cycles_ended += 1
-        recovered, shared, either = self._totals((recovered, shared, either))
-        return CycleRecovery(recovered=recovered, mask_distance=1 - shared / either if either else 0.0)
+        (recovered,) = self._totals((recovered,))
+        return CycleRecovery(recovered=recovered, mask_distance=self.mask_distance(masks))
+
+    def mask_distance(self, masks: Mapping[str, Tensor]) -> float:
+        """Jaccard distance between these masks and those at the end of the first cycle, once that has ended."""
+        shared = either = 0
+        for name, flags in self.flags.items():
+            first = (flags & _KEPT_FIRST) != 0
+            shared += int((first & masks[name]).count_nonzero())
+            either += int((first | masks[name]).count_nonzero())
+        shared, either = self._totals((shared, either))
+        return 1 - shared / either if either else 0.0
 
     def _totals(self, counts: Iterable[int]) -> list[int]:
         return self._shards.totals(counts, next(iter(self.flags.values())).device)

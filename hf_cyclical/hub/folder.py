@@ -9,7 +9,6 @@ import json
 import logging
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 from huggingface_hub import HfApi, errors, get_token
@@ -32,14 +31,13 @@ from hf_cyclical.models import make_portable
 from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, read_finished
 
 from .card import CARD_NAME as CARD
-from .card import render_card
 from .measured_speed import read_speed
-from .multiply_adds import count_in_folder
+from .push_settings import MAIN, PACKED
 from .record import stamp
+from .self_description import card_of
 
 logger = logging.getLogger(__name__)
 
-MAIN, PACKED = "main", "packed"  # branches
 NEEDED = (WEIGHTS, CONFIG, REPORT_NAME)
 COPIED = (*NEEDED, *PROCESSORS, FIGURE_NAME)
 ALLOWED = (*COPIED, METADATA_NAME, CARD)
@@ -78,22 +76,9 @@ def build_folder(
     if packed:
         folders[PACKED] = target / PACKED
         files["packed"] = pack_folder(folder, folders[PACKED]).packed_bytes
-    config = read_json(str(run), folder / CONFIG)
-    library = "transformers" if "model_type" in config else "timm"
-    card = render_card(
-        report,
-        metadata,
-        repo_id=repo_id,
-        files=files,
-        figure=FIGURE_NAME if (folder / FIGURE_NAME).exists() else None,
-        license=license or _base_license(metadata["base_model"]["id"]),
-        library=library,
-        architecture=config.get("architecture"),
-        # transformers makes one from the config of timm's models.
-        processor=library == "timm" or any((folder / name).exists() for name in PROCESSORS),
-        multiply_adds=asdict(counted) if (counted := count_in_folder(folder)) else None,
-        speed=read_speed(run),
-    )
+    license = license or _base_license(metadata["base_model"]["id"])
+    speed = read_speed(run)
+    card = card_of(folder, report, metadata, repo_id=repo_id, files=files, license=license, speed=speed)
     for made in folders.values():
         (made / CARD).write_text(card, encoding="utf-8")
         _refuse_tokens(run, made)

@@ -212,8 +212,8 @@ def _refuse_contradiction(layer: Any, entry: dict[str, Any] | None) -> None:
     todo = "give the report of the run that saved these weights"
     if entry is None:
         raise PruningError(f"layer {layer.name!r} of the report is not in {WEIGHTS}: {todo}")
-    if entry["shape"] != layer.shape:
-        raise PruningError(f"layer {layer.name!r} has shape {entry['shape']}, the report says {layer.shape}: {todo}")
+    if entry["shape"] != (said := list(layer.shape)):
+        raise PruningError(f"layer {layer.name!r} has shape {entry['shape']}, the report says {said}: {todo}")
     nonzero = entry["weights"] - entry["zeros"]
     if nonzero > layer.kept:
         raise PruningError(f"layer {layer.name!r} has {nonzero:,} nonzero weights, the report {layer.kept:,}: {todo}")

@@ -10,38 +10,20 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, RepoUrl, constants, errors, get_session, get_token
 from huggingface_hub.utils import validate_repo_id
-from transformers import TrainingArguments
 
 from hf_cyclical.core import PruningError
 
 from .errors import LOGIN, pushing
-from .folder import ALLOWED, MAIN, PACKED, build_folder
+from .folder import ALLOWED, build_folder
 from .other_weights import other_weight_files
+from .push_settings import MAIN, PACKED
 
-__all__ = ["create_repository", "push", "push_command", "refuse_settings"]
+__all__ = ["create_repository", "push", "push_command"]
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 120.0  # seconds without a sign of the Hub: it may take a minute for a large commit
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-def refuse_settings(args: TrainingArguments) -> None:
-    """Refuse what would push something else than the finished model, or write the token down.
-
-    Raises:
-        PruningError: If the arguments hold a token or, with `push_to_hub`, ask for pushes during training or to
-            another branch.
-    """
-    if args.hub_token is not None:
-        raise PruningError(f"hub_token would be written into training_args.bin, and others may read it: {LOGIN}")
-    if args.push_to_hub and args.hub_strategy != "end":
-        raise PruningError(
-            f"hub_strategy {args.hub_strategy.value!r} pushes models on the way, which are not at the target, with all "
-            "that is in output_dir: use hub_strategy 'end'"
-        )
-    if args.push_to_hub and args.hub_revision not in (None, MAIN):
-        raise PruningError(f"hub_revision {args.hub_revision!r}: the model goes to the branch {MAIN}, leave it out")
 
 
 def push(

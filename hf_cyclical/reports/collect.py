@@ -25,17 +25,17 @@ def new_report(
         dense_updates=recipe.cycles[0].start,
         parameters=sum(p.numel() for p in model.parameters()),
         start_sparsity=zeros(pruner.params) / sum(p.numel() for p in pruner.params.values()),
-        schedule=[[t, learning_rate(t)] for t in _points(recipe)],
+        schedule=tuple((t, learning_rate(t)) for t in _points(recipe)),
     )
 
 
-def layer_reports(pruner: TVPGD, tracker: RecoveryTracker, row_floor: int) -> list[LayerReport]:
+def layer_reports(pruner: TVPGD, tracker: RecoveryTracker, row_floor: int) -> tuple[LayerReport, ...]:
     """What became of each layer."""
     kept, rows, regrown = pruner.kept_by_layer(), pruner.rows_by_layer(row_floor), tracker.regrown_by_layer
-    return [
+    return tuple(
         LayerReport(
             name=name,
-            shape=list(p.shape),
+            shape=tuple(p.shape),
             weights=p.numel(),
             kept=kept[name],
             regrown=regrown[name],
@@ -43,7 +43,7 @@ def layer_reports(pruner: TVPGD, tracker: RecoveryTracker, row_floor: int) -> li
             at_floor=rows[name].at_floor,
         )
         for name, p in pruner.params.items()
-    ]
+    )
 
 
 def row_report(model: nn.Module, pruner: TVPGD, row_floor: int) -> dict[str, Any]:

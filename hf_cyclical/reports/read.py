@@ -32,8 +32,7 @@ def read_finished(run: Path) -> PruningReport:
         raise PruningError(f"{name} has the method {method!r}, which is unknown here: upgrade hf_cyclical")
     if not report.layers:
         raise PruningError(f"{name} is of a run that has not ended: finish it first")
-    report.about = public_about(report.about)
-    return report
+    return dataclasses.replace(report, about=public_about(report.about))
 
 
 def read_whole(path: Path, name: str) -> PruningReport:
@@ -91,8 +90,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return True
     if origin is UnionType:
         return any(_fits(value, each) for each in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
     if origin is dict:
         return isinstance(value, dict) and all(_fits(each, inner[1]) for each in value.values())
     if dataclasses.is_dataclass(kind) and isinstance(value, kind):

@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,15 @@ class LayerReport:
     """
 
     name: str
-    shape: list[int]
+    shape: tuple[int, ...]
     weights: int
     kept: int
     regrown: int
     empty: int | None = None
     at_floor: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _tupled(self.shape))
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,9 @@ class CycleReport:
     classes: int | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class PruningReport:
-    """A run: its settings, its cycles, its curves.
+    """A run: its settings, its cycles, its curves. What happens next makes a new report: `with_cycle` and so on.
 
     Attributes:
         config: The PruningConfig.
@@ -90,8 +93,8 @@ class PruningReport:
         parameters: Weights of the model in all, prunable or not.
         start_sparsity: Fraction of the prunable weights that were zero before the run.
         about: What the caller adds: model, dataset, arguments, versions.
-        schedule: The learning rate, as [update, value] wherever it matters for a curve.
-        masks: Every choice of masks (thinned in very long runs) as [update, sparsity, regrown].
+        schedule: The learning rate, as (update, value) wherever it matters for a curve.
+        masks: Every choice of masks (thinned in very long runs) as (update, sparsity, regrown).
         evaluations: Every evaluation as {"update": ..., metric: value}.
         dense: Metrics of the model before the first cycle.
         cycles: One CycleReport for each cycle.
@@ -104,15 +107,19 @@ class PruningReport:
     dense_updates: int
     parameters: int
     start_sparsity: float = 0.0
-    schedule: list[list[float]] = field(default_factory=list)
-    masks: list[list[float]] = field(default_factory=list)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
+    schedule: tuple[tuple[float, ...], ...] = ()
+    masks: tuple[tuple[float, ...], ...] = ()
+    evaluations: tuple[dict[str, float], ...] = ()
     dense: dict[str, float] = field(default_factory=dict)
-    cycles: list[CycleReport] = field(default_factory=list)
-    layers: list[LayerReport] = field(default_factory=list)
+    cycles: tuple[CycleReport, ...] = ()
+    layers: tuple[LayerReport, ...] = ()
     chosen_update: int | None = None
     about: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        for name in ("schedule", "masks", "evaluations", "cycles", "layers"):
+            object.__setattr__(self, name, _tupled(getattr(self, name)))
 
     @property
     def sparsity(self) -> float:
@@ -144,11 +151,23 @@ class PruningReport:
         order = {name: (not name.endswith("accuracy"), name.endswith("loss")) for name in names if name != "update"}
         return min(order, key=lambda name: order[name], default=None)
 
-    def add_masks(self, update: int, sparsity: float, regrown: float) -> None:
-        """Note a choice of masks."""
-        self.masks.append([update, sparsity, regrown])
-        if len(self.masks) > _MOST_POINTS:
-            del self.masks[1:-1:2]
+    def with_masks(self, update: int, sparsity: float, regrown: float) -> "PruningReport":
+        """The report after a choice of masks."""
+        masks = (*self.masks, (update, sparsity, regrown))
+        thinned = (*masks[:-1:2], masks[-1]) if len(masks) > _MOST_POINTS else masks
+        return replace(self, masks=thinned)
+
+    def with_cycle(self, cycle: CycleReport) -> "PruningReport":
+        """The report after a cycle."""
+        return replace(self, cycles=(*self.cycles, cycle))
+
+    def with_evaluation(self, update: int, values: dict[str, float]) -> "PruningReport":
+        """The report after an evaluation, which completes the row of the cycle that ends at this update."""
+        report = replace(self, evaluations=(*self.evaluations, {"update": update, **values}))
+        if update <= self.dense_updates:
+            return replace(report, dense=values)
+        cycles = (replace(c, metrics={**c.metrics, **values}) if c.update == update else c for c in self.cycles)
+        return replace(report, cycles=tuple(cycles))
 
     def save(self, folder: str | Path) -> Path:
         """Write the report into `folder`, and return the file's path."""
@@ -158,7 +177,7 @@ class PruningReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return dataclasses.asdict(self)
+        return _listed(dataclasses.asdict(self))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: str = "the report") -> "PruningReport":
@@ -167,8 +186,8 @@ class PruningReport:
             raise PruningError(
                 f"{source} has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
             )
-        cycles = [CycleReport(**cycle) for cycle in data["cycles"]]
-        layers = [LayerReport(**layer) for layer in data["layers"]]
+        cycles = tuple(CycleReport(**cycle) for cycle in data["cycles"])
+        layers = tuple(LayerReport(**layer) for layer in data["layers"])
         return cls(**{**data, "cycles": cycles, "layers": layers})
 
     def table(self) -> str:
@@ -195,6 +214,17 @@ class PruningReport:
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
             f"{empty}"
         )
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _listed(each) for name, each in value.items()}
+    return [_listed(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    """Lists as tuples; what is no list stays as it is, for a check of its kind to find."""
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def final_metrics(report: PruningReport) -> dict[str, float]:

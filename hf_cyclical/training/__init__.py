@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     lean_trainer="LeanTrainer is_convolutional",
     metrics="accuracy load_metric rank_classes",
     plan="describe_plan",
+    run="PruningRun",
     tested_versions="TESTED newer_than_tested warn_of_newer",
     trainer="CyclicalPruningTrainer",
 )

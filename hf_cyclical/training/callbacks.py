@@ -32,7 +32,7 @@ class ProjectionCallback(TrainerCallback):
 
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """The masks are renewed and applied also if the gradient scaler skipped the step: a due update is not lost."""
-        self.trainer.project(t=state.global_step)
+        self.trainer.run.project(t=state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """After a skipped step the Trainer does not move the learning rate; the clock went on, and so must it."""
@@ -58,21 +58,22 @@ class CycleCallback(TrainerCallback):
         self._resumed_at = state.global_step or None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        stops = [cycle.stop for cycle in self.trainer.recipe.cycles]
-        dense_end = self.trainer.recipe.cycles[0].start
+        run = self.trainer.run
+        stops = [cycle.stop for cycle in run.recipe.cycles]
+        dense_end = run.recipe.cycles[0].start
         if state.global_step not in (*stops, dense_end):
             return
         control.should_log = True
         control.should_evaluate = self.trainer.eval_dataset is not None
         if state.global_step in stops:
-            self.trainer.end_cycle(stops.index(state.global_step) + 1)
+            run.end_cycle(stops.index(state.global_step) + 1, state.global_step, state.epoch)
             if args.save_strategy not in (SaveStrategy.NO, SaveStrategy.BEST):
                 control.should_save = True
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.trainer.is_in_train and state.global_step != self._resumed_at:
             self._evaluated_at = state.global_step
-            self.trainer.note_evaluation(kwargs["metrics"])
+            self.trainer.run.note_evaluation(state.global_step, kwargs["metrics"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._saved_at = state.global_step
@@ -104,9 +105,10 @@ class PruningProgressCallback(ProgressCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.training_bar is not None:
-            cycle, cycles = self.trainer.cycle, len(self.trainer.recipe.cycles)
+            run = self.trainer.run
+            cycle, cycles = run.cycle(state.global_step), len(run.recipe.cycles)
             where = f"cycle {cycle}/{cycles}" if cycle else "dense"
-            self.training_bar.set_postfix_str(f"{where}, sparsity {self.trainer.sparsity:.3f}", refresh=False)
+            self.training_bar.set_postfix_str(f"{where}, sparsity {run.sparsity:.3f}", refresh=False)
         super().on_step_end(args, state, control, **kwargs)
 
 

@@ -1,74 +1,62 @@
 """CyclicalPruningTrainer: transformers' Trainer, whose optimizer step is one update of TV-PGD."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback
 
-from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import (
-    TVPGD,
-    PruningError,
-    Recipe,
-    RecoveryTracker,
-    broadcast_buffers,
-    layer_targets,
-    local,
-    prunable_parameters,
-    refuse_non_finite,
-    refuse_transposed,
-    refuse_unfit,
-)
-from hf_cyclical.methods import METHODS
-from hf_cyclical.reports import CycleReport, PruningReport, layer_reports, new_report, row_report, zeros
+from hf_cyclical import hub
+from hf_cyclical.config import PruningConfig, as_config
+from hf_cyclical.core import TVPGD, PruningError, Recipe, broadcast_buffers, prunable_parameters
+from hf_cyclical.reports import PruningReport
 
 from .callbacks import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoints import newest_checkpoint
 from .distributed import copies, prepare_for_fsdp
-from .ema import WeightAverage
 from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
-from .pruning_state import check_state, has_state, load_state, save_state
-from .pushing import PushingTrainer
+from .layer_guards import refuse_layers
+from .pruning_state import check_state
+from .pushing import Publisher
+from .run import PruningRun
 from .run_settings import run_settings
+from .saving import WholeCheckpointTrainer
 from .tested_versions import warn_of_newer
+from .together import on_main
 
 logger = logging.getLogger(__name__)
 warn_of_newer()
 
+Result = TypeVar("Result")
 _GATED = "hf_cyclical.training.TargetEarlyStoppingCallback"
-_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
 
-class CyclicalPruningTrainer(PushingTrainer):
+class CyclicalPruningTrainer(WholeCheckpointTrainer):
     """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
 
-    Everything else is as in `Trainer`, but for the learning rate, whose schedule comes from the recipe, so that it
-    and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`, but that it does not push.
+    Everything else is as in `Trainer`, except the learning rate, whose schedule comes from the recipe, so that it
+    and the sparsity read one clock. With `target_sparsity=0` it is `Trainer`, except that it does not push.
     With `channels_last=True` images go into the model with their channels innermost: convolutions are faster so.
 
     Attributes:
         pruning: The configuration.
-        pruner: TV-PGD with its masks; `None` before `train()`.
-        tracker: The history of the masks.
-        report: What happened so far.
-        average: The moving average of the weights, if `ema_decay` asks for one and training runs.
+        run: The run in progress or just finished; `None` before `train()`.
+        about: What the report and the card are to say about the run beyond what is known here: dataset, model, command.
     """
 
-    def __init__(self, *args: Any, pruning: PruningConfig, **kwargs: Any) -> None:
-        self.pruning = pruning
-        self.whole_checkpoints = pruning.prunes
-        self.pruner: TVPGD | None = None
-        self.tracker: RecoveryTracker | None = None
-        self.report: PruningReport | None = None
-        self.average: WeightAverage | None = None
-        self.sparsity = 0.0
+    def __init__(self, *args: Any, pruning: PruningConfig | Mapping[str, Any], **kwargs: Any) -> None:
+        self.pruning = as_config(pruning)
+        self.whole_checkpoints = self.pruning.prunes
+        self.run: PruningRun | None = None
+        self.about: dict[str, Any] = {}
+        self._publisher = Publisher(self)
+        self._planned: tuple[tuple[int, float | None], Recipe] | None = None
         super().__init__(*args, **kwargs)
-        if not pruning.prunes:
+        hub.refuse_settings(self.args)
+        if not self.pruning.prunes:
             return
         # Some image heads of transformers take **kwargs and drop them; the Trainer would then scale the loss wrongly.
         self.model_accepts_loss_kwargs = False
@@ -83,6 +71,16 @@ class CyclicalPruningTrainer(PushingTrainer):
             if isinstance(callback, EarlyStoppingCallback):
                 self.remove_callback(callback)
                 self.add_callback(callback)
+
+    @property
+    def pruner(self) -> TVPGD | None:
+        """TV-PGD with its masks; `None` before `train()`."""
+        return self.run and self.run.pruner
+
+    @property
+    def report(self) -> PruningReport | None:
+        """What happened so far; `None` before `train()`."""
+        return self.run and self.run.report
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in Trainer; an EarlyStoppingCallback only counts evaluations at the target sparsity."""
@@ -106,16 +104,6 @@ class CyclicalPruningTrainer(PushingTrainer):
         refuse_planned_optimizer(self, recipe, params)
         return recipe
 
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of the current run."""
-        return self.pruner.recipe
-
-    @property
-    def cycle(self) -> int:
-        """The number of the current cycle, from 1; 0 in a dense start."""
-        return sum(cycle.start < self.state.global_step for cycle in self.recipe.cycles)
-
     def settings(self) -> dict[str, Any]:
         """What decides how a run goes, its data included, and must be the same where it is resumed."""
         return run_settings(self)
@@ -129,60 +117,66 @@ class CyclicalPruningTrainer(PushingTrainer):
         params = self._checked_parameters()
         optimizer = optimizer or self.optimizer
         recipe = fitting(self._recipe(num_training_steps), self.pruning, optimizer, params)
-        self.lr_scheduler = LambdaLR(optimizer, recipe.eta)
+        self.lr_scheduler = scheduler = LambdaLR(optimizer, recipe.eta)
         self._created_lr_scheduler = True
-        self.pruner = TVPGD(params, recipe, optimizer=unwrapped(optimizer), replicas=copies(self))
-        self.tracker = RecoveryTracker(self.pruner.masks, params)
-        self.average = WeightAverage(self._unwrapped(), self.pruning.ema_decay) if self.pruning.ema_decay else None
-        self.report = new_report(self.pruning, self.model, self.pruner, self._learning_rate)
-        self.sparsity = self.pruner.sparsity
+        self.run = PruningRun(
+            self.unwrapped(),
+            self.pruning,
+            params,
+            recipe,
+            optimizer=unwrapped(optimizer),
+            learning_rate=lambda t: scheduler.base_lrs[0] * recipe.eta(t),
+            replicas=copies(self),
+        )
         return self.lr_scheduler
 
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The weights that are pruned, by their names in the unwrapped model."""
-        return prunable_parameters(self._unwrapped(), self.pruning.include, self.pruning.exclude)
+        return prunable_parameters(self.unwrapped(), self.pruning.include, self.pruning.exclude)
 
-    def project(self, t: int) -> None:
-        """Lines 4 to 8 of Algorithm 1 for update `t`."""
-        if self.pruner.step(t):
-            self.tracker.update(self.pruner.masks)
-            self.sparsity = self.pruner.sparsity
-            self.report.add_masks(t, self.sparsity, self.tracker.regrown)
-        if self.average is not None:
-            self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
+    def unwrapped(self) -> torch.nn.Module:
+        """The model without what Accelerate and torch.compile put around it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def end_cycle(self, cycle: int) -> None:
-        """Add the row of a cycle to the report; the evaluation that follows completes it."""
-        recovery = self.tracker.end_cycle(self.pruner.masks)
-        self.report.cycles.append(
-            CycleReport(
-                cycle=cycle,
-                update=self.state.global_step,
-                epoch=self.state.epoch,
-                sparsity=self.sparsity,
-                regrown=self.tracker.regrown,
-                recovered=recovery.recovered,
-                mask_distance=recovery.mask_distance,
-                learning_rate=self._learning_rate(self.state.global_step - 1),
-                at_target=self.pruner.at_target,
-                **row_report(self.model, self.pruner, self.pruning.resolved("row_floor") or 0),
-            )
-        )
+    # What leaves the run ---------------------------------------------------------------------------------------------
 
-    def note_evaluation(self, metrics: dict[str, float]) -> None:
-        """Add an evaluation of the run to the report, and to the row of the cycle that it closes."""
-        values = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-        values = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, (int, float)) and not name.endswith(_NOT_METRICS)
-        }
-        update, report = self.state.global_step, self.report
-        report.evaluations.append({"update": update, **values})
-        if update <= report.dense_updates:
-            report.dense = values
-        elif report.cycles and report.cycles[-1].update == update:
-            report.cycles[-1].metrics.update(values)
+    def save_pruned(self, folder: str | Path | None = None) -> None:
+        """Save the model of a finished run with its report, figure, sparsity record and card; nothing is pushed.
+
+        To be called on all processes. `hf_cyclical.verify(folder)` and `hf_cyclical.load(folder)` need nothing else.
+
+        Args:
+            folder: Where to; `output_dir` of the arguments if not given.
+        """
+        self._publisher.save(folder or self.args.output_dir)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the pruned model, its report, card and sparsity record, as `hub.push` does; see there.
+
+        To be called on all processes: the main one pushes, the others wait for it. Each argument can be left out.
+
+        Args:
+            args: `repo_id`, "user/name"; `hub_model_id` of the arguments if not given.
+            kwargs: `repo_id`, `private`, `packed`, `license` and `commit_message`, as of `hub.push`. Of Trainer's
+                other arguments those that fill its card have no effect, as this card is filled from the report.
+
+        Returns:
+            The address of the repository, on the main process.
+
+        Raises:
+            PruningError: If there is no finished run or the push fails, on every process. The model is then kept in a
+                temporary folder, and the error of the main process has the command that pushes it from there.
+        """
+        return self._publisher.push(*args, **kwargs)
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Makes the repository, private unless `private` or `hub_private_repo` is False; the former decides."""
+        self.push_in_progress = None
+        self.hub_model_id = self._publisher.create_repository(private)
+
+    def on_main(self, action: Callable[[], Result]) -> Result | None:
+        """What an action gives on the main process, while the others wait; if it fails there, all of them fail."""
+        return on_main(self, action)
 
     # Trainer's own methods -------------------------------------------------------------------------------------------
 
@@ -197,125 +191,91 @@ class CyclicalPruningTrainer(PushingTrainer):
             shapes = {name: list(p.shape) for name, p in self.prunable_parameters().items()}
             check_state(resume_from_checkpoint, self.settings(), shapes, split=self.is_fsdp_enabled)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
-        if self.pruning.prunes:
-            self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
-            if self.average is not None:
-                self.average.apply_(self.pruner.masks)
-                self.average = None
-            broadcast_buffers(self._unwrapped())
-            self.report.layers = layer_reports(self.pruner, self.tracker, self.pruning.resolved("row_floor") or 0)
+        if self.run is not None:
+            self.run.finish()
+            broadcast_buffers(self.unwrapped())
             if not self.pruner.at_target:
-                logger.warning(
-                    "training ended at sparsity %.4f, short of the target %g", self.sparsity, self.recipe.s_t
-                )
+                short = "training ended at sparsity %.4f, short of the target %g"
+                logger.warning(short, self.run.sparsity, self.run.recipe.s_t)
         return output
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the masked model, and adds its sparsity to the metrics."""
-        if self.pruner is None:
+        if self.run is None:
             return super().evaluation_loop(*args, **kwargs)
-        with self._as_result():
-            broadcast_buffers(self._unwrapped())
+        with self.run.as_result():
+            broadcast_buffers(self.unwrapped())
             output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
-        output.metrics[f"{prefix}_sparsity"] = self.sparsity
+        output.metrics[f"{prefix}_sparsity"] = self.run.sparsity
         output.metrics[f"{prefix}_at_target"] = float(self.pruner.at_target)
         return output
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds cycle, sparsity and recovery to what is logged in training."""
-        if self.pruner is not None and "loss" in logs:
-            logs |= {"cycle": self.cycle, "sparsity": self.sparsity, "regrown": self.tracker.regrown}
-            if self.report.cycles:
-                logs["mask_distance"] = self.report.cycles[-1].mask_distance
+        if self.run is not None and "loss" in logs:
+            logs |= self.run.logs(self.state.global_step)
         super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves the masked model; its average, if there is one, but for checkpoints, from which training goes on."""
-        if self.pruner is None:
+        """Saves the masked model; its average, if there is one, except in checkpoints, from which training resumes.
+
+        As in Trainer it is also pushed, if `push_to_hub`: here once the run has ended.
+        """
+        if not self.pruning.prunes:
             return super().save_model(output_dir, _internal_call)
-        if _internal_call:  # all processes are here; a user may save on one of them alone
-            broadcast_buffers(self._unwrapped())
-        with self._as_result(averaged=not _internal_call or self.args.save_only_model):
-            return super().save_model(output_dir, _internal_call)
+        self._save_masked(output_dir, _internal_call)
+        if self.args.push_to_hub and not _internal_call:
+            if self._publisher.finished:
+                self.push_to_hub()
+            else:
+                logger.warning("the model was saved and not pushed, as the run has not ended")
+
+    def _save_masked(self, output_dir: str | None, internal: bool) -> None:
+        if self.run is None:
+            return super().save_model(output_dir, _internal_call=True)
+        if internal:  # all processes are here; a user may save on one of them alone
+            broadcast_buffers(self.unwrapped())
+        with self.run.as_result(averaged=not internal or self.args.save_only_model):
+            super().save_model(output_dir, _internal_call=True)
 
     def _run_epoch(self, **kwargs: Any) -> None:
-        """As in Trainer, which would make one more update if it went on from the last one inside an epoch."""
-        if self.pruner is not None and self.state.global_step >= self.state.max_steps:
+        """As in Trainer, which would make one more update if it resumed from the last one inside an epoch."""
+        if self.run is not None and self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         super()._run_epoch(**kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if self.pruner is not None and not self.pruner.at_target:
+        if self.run is not None and not self.pruner.at_target:
             return False
         return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        if self.pruner is not None:
-            if has_state(self.state.best_model_checkpoint):
-                load_state(self.state.best_model_checkpoint, self.pruner, self.tracker, self.average)
-            else:  # save_only_model: the zeros are the masks, and the weights the average
-                self.average = None
-                for name, p in self.pruner.params.items():
-                    self.pruner.masks[name].copy_(local(p) != 0)
-            self.sparsity = self.pruner.sparsity
-            self.report.chosen_update = self.state.best_global_step
+        if self.run is not None:
+            self.run.take_best(self.state.best_model_checkpoint, self.state.best_global_step)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if self.pruner is not None:
-            write = self.args.should_save
-            save_state(output_dir, self.settings(), self.pruner, self.tracker, self.report, self.average, write=write)
+        if self.run is not None:
+            self.run.save(output_dir, self.settings(), write=self.args.should_save)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self.pruner is None or checkpoint is None:
-            return
-        updates = self.report.updates
-        self.report = load_state(checkpoint, self.pruner, self.tracker, self.average)
-        if self.report.updates != updates:
-            raise PruningError(
-                f"the checkpoint is of another run: it has {self.report.updates} updates there, {updates} here: resume "
-                "with the data, batch size and epochs it was made with"
-            )
-        self.sparsity = self.pruner.sparsity
+        if self.run is not None and checkpoint is not None:
+            self.run.resume(checkpoint)
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _unwrapped(self) -> torch.nn.Module:
-        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-
-    @contextmanager
-    def _as_result(self, averaged: bool = True) -> Iterator[None]:
-        """The model as it is evaluated and saved: masked, and averaged if that was asked for."""
-        average = self.average if averaged else None
-        with average.applied(self.pruner.masks) if average else self.pruner.masked():
-            yield
-
     def _recipe(self, updates: int) -> Recipe:
+        """The recipe of a run of so many updates, made once."""
         epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
-        return self.pruning.recipe(updates, epochs)
+        if self._planned is None or self._planned[0] != (updates, epochs):
+            self._planned = (updates, epochs), self.pruning.recipe(updates, epochs)
+        return self._planned[1]
 
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()
-        refuse_non_finite(params)
-        if not METHODS[self.pruning.method].keeps_zeros:
-            row_floor, own = self.pruning.resolved("row_floor"), layer_targets(params, self.pruning.layer_targets)
-            pattern = self.pruning.arrangement
-            if self.pruning.pattern:
-                refuse_transposed(self._unwrapped(), params)
-                refuse_unfit(pattern, params)
-            for name, target in own.items():
-                pattern.refuse({name: params[name]}, target, row_floor, of=f" of {name}")
-            others = {name: p for name, p in params.items() if name not in own}
-            pattern.refuse(others, self.pruning.resolved("target_sparsity"), row_floor)
-        elif not zeros(params):
-            raise PruningError(
-                f"method {self.pruning.method!r} keeps the zeros of a model, and this one has none: load a sparse model"
-            )
+        refuse_layers(self.unwrapped(), params, self.pruning)
         return params
-
-    def _learning_rate(self, t: int) -> float:
-        return self.lr_scheduler.base_lrs[0] * self.recipe.eta(t)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from hf_cyclical import CyclicalPruningTrainer, PruningConfig
 from hf_cyclical.data import TensorImages, ready_batch
+from hf_cyclical.training import PruningRun
 
 from .common import SPARSITY, Row, ratio, row, seconds
 
@@ -121,7 +122,8 @@ def overhead(options: argparse.Namespace) -> list[Row]:
         arguments.lr_scheduler_type = transformers.SchedulerType.LINEAR  # the Trainer's default: ours has its own
         pruned, ours = make_trainer(CyclicalPruningTrainer, model, arguments, optimizer, common, pruning=pruning)
         projections: list[float] = []
-        project, pruned.project = pruned.project, lambda t: projections.append(seconds(lambda: project(t)))
+        project = PruningRun.project
+        PruningRun.project = lambda run, t: projections.append(seconds(lambda: project(run, t)))
         train_in_turn((pruned, ours), (plain, theirs), options)
     counted = [i for i in range(options.steps) if i % SHORT_DELTA_T]
     ordinary = median(projections[i] for i in counted)

@@ -102,7 +102,7 @@ def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_p
     report = load_report(tmp_path / "out")
     assert report.config["method"] == "gradual"
     assert report.config["target_sparsity"] == 0.8
-    assert report.schedule[0] == [0, 1e-3]
+    assert report.schedule[0] == (0, 1e-3)
     assert "cycle 1" in out
 
 

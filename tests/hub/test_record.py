@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 import timm
@@ -161,8 +162,8 @@ class TestStamp:
 
     def test_of_the_chosen_cycle_and_without_what_is_no_number(self, tmp_path):
         report = save_pruned("ResNet", tmp_path)
-        report.chosen_update, report.dense = 12, {"accuracy": 0.9, "loss": float("nan")}
-        report.about = {"model": str(tmp_path)}
+        dense = {"accuracy": 0.9, "loss": float("nan")}
+        report = replace(report, chosen_update=12, dense=dense, about={"model": str(tmp_path)})
         metadata = stamp(tmp_path, report)
         assert metadata["evaluation"] == {"dense": {"accuracy": 0.9}, "pruned": {"accuracy": 0.6}}
         assert metadata["base_model"] == {"id": None, "revision": None}
@@ -179,12 +180,13 @@ class TestStamp:
     )
     def test_weights_that_are_not_those_of_the_report(self, field, change, words, tmp_path):
         report = save_pruned("cifar_resnet8", tmp_path)
-        layer = report.layers[0]
-        report.layers[0] = type(layer)(**{**vars(layer), field: change(getattr(layer, field))})
+        layer, *others = report.layers
+        layer = replace(layer, **{field: change(getattr(layer, field))})
+        report = replace(report, layers=(layer, *others))
         with pytest.raises(PruningError, match=words):
             stamp(tmp_path, report)
         assert not (tmp_path / METADATA_NAME).exists()
-        report.layers = []
+        report = replace(report, layers=())
         with pytest.raises(PruningError, match="no pruned layers"):
             build_metadata(tmp_path, report)
 

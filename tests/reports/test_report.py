@@ -1,6 +1,8 @@
 """PruningReport: JSON round trip, the table, the plot, and what a damaged file says."""
 
+import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,16 +24,16 @@ def report():
         updates=100,
         dense_updates=0,
         parameters=250,
-        schedule=[[0, 0.1], [40, 0.01], [50, 0.1], [90, 0.01]],
-        masks=[[0, 0.0, 0.0], [40, 0.9, 0.0], [50, 0.45, 0.45], [90, 0.9, 0.01]],
-        evaluations=[
+        schedule=((0, 0.1), (40, 0.01), (50, 0.1), (90, 0.01)),
+        masks=((0, 0.0, 0.0), (40, 0.9, 0.0), (50, 0.45, 0.45), (90, 0.9, 0.01)),
+        evaluations=(
             {"update": 0, "accuracy": 0.85},
             {"update": 50, "accuracy": 0.75},
             {"update": 100, "accuracy": 0.8},
-        ],
+        ),
         dense={"accuracy": 0.85},
-        cycles=cycles,
-        layers=[LayerReport("conv.weight", [10, 20], 200, 20, 2)],
+        cycles=tuple(cycles),
+        layers=(LayerReport("conv.weight", (10, 20), 200, 20, 2),),
     )
 
 
@@ -55,9 +57,23 @@ def test_table_sets_every_cycle_beside_the_dense_model(report):
 
 def test_long_runs_keep_a_bounded_number_of_points(report):
     for t in range(100_000):
-        report.add_masks(t, 0.5, 0.1)
+        report = report.with_masks(t, 0.5, 0.1)
     assert len(report.masks) <= 2001
     assert report.masks[-1][0] == 99_999
+
+
+def test_what_happens_next_makes_a_new_report_and_leaves_the_one_before(report):
+    before = report.to_dict()
+    cycle = dataclasses.replace(report.cycles[1], cycle=3, update=150, metrics={})
+    after = report.with_masks(140, 0.9, 0.02).with_cycle(cycle).with_evaluation(150, {"accuracy": 0.83})
+    assert report.to_dict() == before
+    assert (after.masks[-1], after.cycles[-1].metrics) == ((140, 0.9, 0.02), {"accuracy": 0.83})
+    assert after.cycles[:2] == report.cycles
+    assert after.evaluations[-1] == {"update": 150, "accuracy": 0.83}
+    assert after.dense == {"accuracy": 0.85}
+    assert cycle.metrics == {}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.cycles = ()
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -69,8 +85,8 @@ def test_plot_is_drawn_from_the_report_alone(report, tmp_path, ending):
 
 
 def test_plot_without_evaluations(report, tmp_path):
-    report.dense, report.evaluations = {}, []
-    report.cycles = [CycleReport(**{**vars(c), "metrics": {}}) for c in report.cycles]
+    cycles = tuple(replace(c, metrics={}) for c in report.cycles)
+    report = replace(report, dense={}, evaluations=(), cycles=cycles)
     assert plot_run(report, tmp_path / "run.png").is_file()
 
 

@@ -1,6 +1,7 @@
 """Finished runs to push, and clients that have hf_cyclical imported beforehand."""
 
 import atexit
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -83,9 +84,10 @@ def finished_run(kind="timm"):
     make_portable(folder)
     model = "test_resnet" if kind == "timm" else "/home/somebody/models/resnet"
     command = "hf-cyclical prune --output_dir /home/somebody/runs/1"
-    trainer.report.about = {"model": model, "dataset": "digits", "seed": 0, "command": command, "versions": versions()}
-    trainer.report.save(folder)
-    plot_run(trainer.report, folder / FIGURE_NAME)
+    about = {"model": model, "dataset": "digits", "seed": 0, "command": command, "versions": versions()}
+    report = dataclasses.replace(trainer.report, about=about)
+    report.save(folder)
+    plot_run(report, folder / FIGURE_NAME)
     return folder
 
 

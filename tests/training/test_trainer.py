@@ -1,14 +1,11 @@
 """CyclicalPruningTrainer against Algorithm 1 as a naive loop, and its clock."""
 
-import inspect
-
 import pytest
 import torch
 from reference import reference_run
 from support.tiny import CYCLICAL, TinyImages, TinyNet, Watcher
-from transformers import Trainer
 
-from hf_cyclical import CyclicalPruningTrainer
+from hf_cyclical import CyclicalPruningTrainer, PruningConfig, PruningError
 
 
 class TestEqualsTheReference:
@@ -64,7 +61,7 @@ class TestClock:
         watcher = Watcher()
         trainer = make_trainer({"target_sparsity": 0.8, "method": "one_shot"}, max_steps=6, callbacks=[watcher])
         trainer.train()
-        assert watcher.sparsities == pytest.approx([trainer.sparsity] * 6)
+        assert watcher.sparsities == pytest.approx([trainer.run.sparsity] * 6)
 
     def test_the_learning_rate_follows_the_recipe(self, make_trainer):
         watcher = Watcher()
@@ -90,22 +87,35 @@ def test_freeze_keeps_the_zeros_of_a_sparse_model(make_trainer):
     assert not torch.equal(model.hidden.weight[1::2], TinyNet().hidden.weight[1::2])
 
 
-def test_the_private_hooks_of_trainer_are_still_there():
-    signatures = {
-        "_determine_best_metric": ["self", "metrics", "trial"],
-        "_load_best_model": ["self"],
-        "_save_optimizer_and_scheduler": ["self", "output_dir"],
-        "_load_optimizer_and_scheduler": ["self", "checkpoint"],
-        "_save_checkpoint": ["self", "model", "trial"],
-        "_get_output_dir": ["self", "trial"],
-    }
-    for name, parameters in signatures.items():
-        assert list(inspect.signature(getattr(Trainer, name)).parameters) == parameters
-    # 5.23 gave it `private`; ours has to take what any of them passes.
-    ours, theirs = (list(inspect.signature(cls.init_hf_repo).parameters) for cls in (CyclicalPruningTrainer, Trainer))
-    assert theirs in (["self", "token"], ["self", "token", "private"])
-    assert ours[: len(theirs)] == theirs
-    assert callable(Trainer._run_epoch)
+class TestPruningAsADict:
+    def test_is_the_configuration(self, make_trainer):
+        trainer = CyclicalPruningTrainer(TinyNet(), make_trainer(max_steps=4).args, pruning={"target_sparsity": 0.7})
+        assert trainer.pruning == PruningConfig(target_sparsity=0.7)
+
+    @pytest.mark.parametrize(
+        ("pruning", "line"),
+        [
+            ({"cycle": 3}, "pruning setting 'cycle' is not one of .*: did you mean cycles[?]"),
+            ({"cycles": 0}, "cycles 0 must be a whole number of at least 1"),
+            (0.9, "pruning 0.9 is no PruningConfig: pass PruningConfig[(]target_sparsity=0.9[)]"),
+            (None, "pruning None is no PruningConfig: pass PruningConfig"),
+        ],
+    )
+    def test_what_cannot_be_one_is_refused_in_one_line(self, pruning, line):
+        with pytest.raises(PruningError, match=line) as error:
+            CyclicalPruningTrainer(TinyNet(), pruning=pruning)
+        assert "\n" not in str(error.value)
+
+
+def test_the_recipe_is_built_once(make_trainer, monkeypatch):
+    built = []
+    recipe = PruningConfig.recipe
+    monkeypatch.setattr(PruningConfig, "recipe", lambda *args: built.append(args) or recipe(*args))
+    trainer = make_trainer(CYCLICAL, max_steps=12)
+    planned = trainer.plan()
+    trainer.train()
+    assert len(built) == 1
+    assert trainer.run.recipe is planned
 
 
 def test_share_and_patterns_reach_the_pruner(make_trainer):
@@ -125,4 +135,4 @@ def test_share_and_patterns_reach_the_pruner(make_trainer):
     both.train()
     kept = {name: mask.float().mean() for name, mask in both.pruner.masks.items()}
     assert max(kept.values()) - min(kept.values()) > 0.1  # a rank over all layers keeps more of some
-    assert both.sparsity == pytest.approx(0.8, abs=1e-3)
+    assert both.run.sparsity == pytest.approx(0.8, abs=1e-3)

@@ -82,7 +82,7 @@ class TestPrecision:
         assert trainer.accelerator.scaler.get_scale() == 2.0 ** (16 - len(skipped))  # each overflow halves it
         assert watcher.rates == pytest.approx([0.01 * METHOD.eta(t) for t in range(T)])
         weights = sum(p.numel() for p in prunable_parameters(trainer.model).values())
-        planned = [[t, n / weights] for t, n in enumerate(expected_zero_counts()) if METHOD.update_at(t)]
+        planned = [(t, n / weights) for t, n in enumerate(expected_zero_counts()) if METHOD.update_at(t)]
         assert [row[:2] for row in trainer.report.masks] == planned
         assert_at_target(trainer)
 
@@ -166,9 +166,9 @@ class CleanStart(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.starts += 1
         assert all(mask.all() for mask in self.trainer.pruner.masks.values())
-        assert not any(flags.any() for flags in self.trainer.tracker.flags.values())
+        assert not any(flags.any() for flags in self.trainer.run.tracker.flags.values())
         report = self.trainer.report
-        assert (report.masks, report.cycles, report.evaluations, self.trainer.sparsity) == ([], [], [], 0.0)
+        assert (report.masks, report.cycles, report.evaluations, self.trainer.run.sparsity) == ((), (), (), 0.0)
 
 
 class TestRestarts:

@@ -1,5 +1,7 @@
 """What a card says, and what it leaves out."""
 
+from dataclasses import replace
+
 import pytest
 from support.card_reading import assert_whole, front, rows, sections
 
@@ -148,7 +150,7 @@ def test_how_it_was_made(report, metadata):
 
 def test_no_folder_of_this_machine_is_told(report, metadata):
     folder = "/home/alice/secret project/resnet"
-    report.about |= {"model": folder, "dataset": "~/data/pets/"}
+    report.about.update({"model": folder, "dataset": "~/data/pets/"})
     report.about["command"] = (
         f"prune.py --model_name_or_path '{folder}' --output_dir=/home/alice/out --dataset ~/data/pets"
     )
@@ -168,8 +170,7 @@ def test_no_folder_of_this_machine_is_told(report, metadata):
 
 
 def test_nothing_is_said_of_what_is_not_known(report, metadata):
-    report.about, report.dense, report.evaluations, report.masks = {}, {}, [], []
-    report.cycles = []
+    report = replace(report, about={}, dense={}, evaluations=(), masks=(), cycles=())
     metadata |= {"base_model": None, "weights": None, "tensors": []}
     del metadata["mask_sha256"]
     card = render_card(report, metadata, figure=None)
@@ -189,7 +190,7 @@ def test_nothing_is_said_of_what_is_not_known(report, metadata):
 
 
 def test_no_recovery_without_a_dense_measurement(report, metadata):
-    report.dense = {}
+    report = replace(report, dense={})
     card = render_card(report, metadata)
     assert_whole(card)
     assert [row[0] for row in rows(card, "Dense against pruned")] == ["", "**this model**"]
@@ -203,7 +204,8 @@ def test_no_results_without_a_measurement_or_a_dataset(report, metadata):
     assert "on the evaluation images of the run, in one run (seed 3)" in card
     report.about["dataset"] = "digits"
     assert "model-index" in front(render_card(report, metadata))
-    report.evaluations, report.cycles[-1].metrics["accuracy"] = [], float("nan")
+    report = replace(report, evaluations=())
+    report.cycles[-1].metrics["accuracy"] = float("nan")
     card = render_card(report, metadata)
     assert "model-index" not in front(card)
     assert "metrics" not in front(card)
@@ -219,7 +221,7 @@ def test_the_file_of_the_record_is_shown_where_no_sizes_are_given(report, metada
 
 
 def test_the_chosen_weights_are_the_ones_described(report, metadata):
-    report.chosen_update = 50
+    report = replace(report, chosen_update=50)
     card = render_card(report, metadata)
     assert final_metrics(report) == {"loss": 0.5, "accuracy": 0.75}
     assert rows(card, "Dense against pruned")[2][1] == "**75.00 %**"
@@ -228,8 +230,7 @@ def test_the_chosen_weights_are_the_ones_described(report, metadata):
 
 
 def test_a_run_stopped_inside_a_cycle_claims_nothing(report, metadata):
-    report.masks.append([100, 0.45, 0.4])  # the first choice of a third cycle
-    report.updates = 150
+    report = replace(report.with_masks(100, 0.45, 0.4), updates=150)  # the first choice of a third cycle
     assert final_metrics(report) == {}
     card = render_card(report, metadata)
     assert "Dense against pruned" not in sections(card)
@@ -237,7 +238,7 @@ def test_a_run_stopped_inside_a_cycle_claims_nothing(report, metadata):
 
 
 def test_a_model_that_was_sparse_before(report, metadata):
-    report.config, report.start_sparsity = {"method": "freeze", "cycles": 1, "scope": "global"}, 0.9
+    report = replace(report, config={"method": "freeze", "cycles": 1, "scope": "global"}, start_sparsity=0.9)
     card = render_card(report, metadata)
     assert_whole(card)
     assert "ranked together" not in card
@@ -270,7 +271,7 @@ def test_another_metric_has_no_recovery(report, metadata):
     ],
 )
 def test_each_method_is_described(report, metadata, method, cycles, said):
-    report.config |= {"method": method, "cycles": cycles}
+    report.config.update({"method": method, "cycles": cycles})
     assert said in render_card(report, metadata)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,7 @@ HOSTILE = "a`b``c|d\\|e\n# Owned\n---\n<script>alert(1)</script> [x](http://evil
 
 def test_hostile_names_stay_text(report, metadata):
     plain = render_card(report, metadata, license="mit")
-    report.about |= {
-        "model": HOSTILE,
-        "dataset": HOSTILE,
-        "command": shlex.join(["run", HOSTILE]),
-        "seed": HOSTILE,
-    }
+    report.about.update(model=HOSTILE, dataset=HOSTILE, command=shlex.join(["run", HOSTILE]), seed=HOSTILE)
     report.about["versions"] = {HOSTILE: HOSTILE}
     report.config["exclude"] = [HOSTILE]
     metadata["tensors"][0]["name"] = HOSTILE
@@ -91,7 +87,7 @@ def test_a_bad_repository_name_is_refused(report, metadata, repo_id):
 
 @pytest.mark.parametrize("config", [{}, {"method": "magic"}])
 def test_another_method_is_refused(report, metadata, config):
-    report.config = config
+    report = replace(report, config=config)
     with pytest.raises(PruningError, match="is unknown to cards: use one of cyclical, "):
         render_card(report, metadata)
 

@@ -1,0 +1,149 @@
+"""A run in progress: the pruner, the history of its masks, the average of the weights, and the report so far."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hf_cyclical.config import PruningConfig
+from hf_cyclical.core import TVPGD, PruningError, Recipe, RecoveryTracker, local
+from hf_cyclical.reports import CycleReport, layer_reports, new_report, row_report
+
+from .ema import WeightAverage
+from .pruning_state import has_state, load_state, save_state
+
+_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
+
+
+class PruningRun:
+    """What a run of `CyclicalPruningTrainer` has and its Trainer has not.
+
+    Args:
+        model: The model, without wrappers.
+        pruning: The configuration.
+        params: The weights to prune, by name.
+        recipe: What is to happen at each update.
+        optimizer: The optimizer, without Accelerate's wrapper.
+        learning_rate: The learning rate of each update.
+        replicas: The processes that each hold a copy of the weights, if there are several.
+
+    Attributes:
+        pruner: TV-PGD with its masks.
+        tracker: The history of the masks.
+        average: The moving average of the weights, if `ema_decay` asks for one, until the run ends.
+        report: What happened so far.
+        sparsity: Of the masks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pruning: PruningConfig,
+        params: dict[str, nn.Parameter],
+        recipe: Recipe,
+        *,
+        optimizer: torch.optim.Optimizer,
+        learning_rate: Callable[[int], float],
+        replicas: dist.ProcessGroup | None,
+    ) -> None:
+        self.model = model
+        self.row_floor = pruning.resolved("row_floor") or 0
+        self.learning_rate = learning_rate
+        self.pruner = TVPGD(params, recipe, optimizer=optimizer, replicas=replicas)
+        self.tracker = RecoveryTracker(self.pruner.masks, params)
+        self.average = WeightAverage(model, pruning.ema_decay) if pruning.ema_decay else None
+        self.report = new_report(pruning, model, self.pruner, learning_rate)
+        self.sparsity = self.pruner.sparsity
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        return self.pruner.recipe
+
+    def cycle(self, updates: int) -> int:
+        """The number of the cycle after so many updates, from 1; 0 in a dense start."""
+        return sum(cycle.start < updates for cycle in self.recipe.cycles)
+
+    def logs(self, updates: int) -> dict[str, float]:
+        """What is logged in training after so many updates."""
+        values = {"cycle": self.cycle(updates), "sparsity": self.sparsity, "regrown": self.tracker.regrown}
+        if self.tracker.cycles_ended:
+            values["mask_distance"] = self.tracker.mask_distance(self.pruner.masks)
+        return values
+
+    def project(self, t: int) -> None:
+        """Lines 4 to 8 of Algorithm 1 for update `t`."""
+        if self.pruner.step(t):
+            self.tracker.update(self.pruner.masks)
+            self.sparsity = self.pruner.sparsity
+            self.report = self.report.with_masks(t, self.sparsity, self.tracker.regrown)
+        if self.average is not None:
+            self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
+
+    def end_cycle(self, cycle: int, update: int, epoch: float) -> None:
+        """Add the row of a cycle to the report; the evaluation that follows completes it."""
+        recovery = self.tracker.end_cycle(self.pruner.masks)
+        self.report = self.report.with_cycle(
+            CycleReport(
+                cycle=cycle,
+                update=update,
+                epoch=epoch,
+                sparsity=self.sparsity,
+                regrown=self.tracker.regrown,
+                recovered=recovery.recovered,
+                mask_distance=recovery.mask_distance,
+                learning_rate=self.learning_rate(update - 1),
+                at_target=self.pruner.at_target,
+                **row_report(self.model, self.pruner, self.row_floor),
+            )
+        )
+
+    def note_evaluation(self, update: int, metrics: dict[str, Any]) -> None:
+        """Add an evaluation to the report, and to the row of the cycle that it closes."""
+        values = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+        kept = {name: value for name, value in numbers.items() if not name.endswith(_NOT_METRICS)}
+        self.report = self.report.with_evaluation(update, kept)
+
+    def as_result(self, averaged: bool = True) -> AbstractContextManager[None]:
+        """The model as it is evaluated and saved: masked, and averaged if that was asked for."""
+        average = self.average if averaged else None
+        return average.applied(self.pruner.masks) if average else self.pruner.masked()
+
+    def finish(self) -> None:
+        """Leave the model as the result of the run, and the layers in the report."""
+        self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
+        if self.average is not None:
+            self.average.apply_(self.pruner.masks)
+            self.average = None
+        self.report = dataclasses.replace(self.report, layers=layer_reports(self.pruner, self.tracker, self.row_floor))
+
+    def save(self, folder: str, settings: dict[str, Any], *, write: bool) -> None:
+        """Write all that the run needs to go on into a checkpoint."""
+        save_state(folder, settings, self.pruner, self.tracker, self.report, self.average, write=write)
+
+    def resume(self, folder: str) -> None:
+        """Take over the state of a checkpoint whose weights the model has."""
+        report = load_state(folder, self.pruner, self.tracker, self.average)
+        if report.updates != self.report.updates:
+            raise PruningError(
+                f"the checkpoint is of another run: it has {report.updates} updates there, {self.report.updates} here: "
+                "resume with the data, batch size and epochs it was made with"
+            )
+        self.report, self.sparsity = report, self.pruner.sparsity
+
+    def take_best(self, folder: str | Path, update: int) -> None:
+        """Take over the masks of the best checkpoint, whose weights the model has."""
+        if has_state(folder):
+            load_state(folder, self.pruner, self.tracker, self.average)
+        else:  # save_only_model: the zeros are the masks, and the weights the average
+            self.average = None
+            for name, p in self.pruner.params.items():
+                self.pruner.masks[name].copy_(local(p) != 0)
+        self.sparsity = self.pruner.sparsity
+        self.report = dataclasses.replace(self.report, chosen_update=update)
