@@ -45,7 +45,7 @@ class PruningConfig:
         f"How the model is pruned. {_rows(METHODS)}.", DEFAULT_METHOD, choices=list(METHODS)
     )
     target_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.9 for 90 %", default=0.9)] = (
-        _help("Fraction of the weights that are zero at the end; 0.9 if not given, or what pattern n:m fixes (s_t).")
+        _help("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
     )
     cycles: Annotated[int | None, whole(1, "use 1 for a single cycle", default=5)] = _help(
         "Number of cycles, or of prunings for iterative; 5 if not given (k in the paper)."

@@ -119,7 +119,7 @@ class TestTrainer:
         def stop(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("hf_cyclical.training.pushing.push", stop)
+        monkeypatch.setattr("hf_cyclical.hub.push", stop)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         trainer = make_trainer(tmp_path / "run")
         trainer.train()
