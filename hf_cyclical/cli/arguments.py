@@ -7,6 +7,7 @@ import torch
 from transformers import TrainingArguments
 
 from hf_cyclical.config import PruningConfig
+from hf_cyclical.core import PruningError
 from hf_cyclical.data import DataArguments
 from hf_cyclical.paper import DEFAULT_PRESET
 
@@ -28,6 +29,16 @@ class ModelArguments:
     from_scratch: bool = _field(
         False, "Start from random weights; with dense_epochs, the training from scratch of the paper's appendix."
     )
+    image_size: int | None = _field(
+        None,
+        "Side of the images, in pixels, for training, evaluation and the saved processor; the model's if not given.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise PruningError(
+                f"image_size is {self.image_size}, and must be at least 1: leave it out for the model's own"
+            )
 
 
 @dataclass

@@ -16,6 +16,7 @@ from transformers import PrinterCallback, TrainerCallback
 from hf_cyclical.core import any_process, leave_group
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.formats import without_secrets
+from hf_cyclical.models import check_image_model
 from hf_cyclical.paper import (
     DENSE_SEED,
     EXPERIMENTS,
@@ -74,6 +75,7 @@ def _compare(comparison: Comparison, options: Namespace) -> int:
     check_folder(folder, setting)
     if pending := comparison.pending():
         first = parse_arguments(_words(comparison.settings(pending[0], setting.model)))
+        check_image_model(first.model.model_name_or_path, from_scratch=first.model.from_scratch)
         data = load_image_data(first.data, seed=DENSE_SEED)
         updates = _check(comparison, pending, data)
         with claimed(folder, "folder", wait=True):

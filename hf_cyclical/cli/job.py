@@ -11,7 +11,7 @@ from hf_cyclical.core import PruningError, leave_group
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.hub import create_repository, push, push_command
 from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, show
-from hf_cyclical.training import CyclicalPruningTrainer, describe_plan
+from hf_cyclical.training import CyclicalPruningTrainer, describe_plan, estimate_time
 
 from .arguments import Arguments
 from .command_line import INTERRUPTED, fail, stopped_pushing, without_resume
@@ -26,7 +26,9 @@ def prune(args: Arguments, argv: list[str]) -> int:
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
     try:
         run = Run.build(args)
-        _tell(run.trainer, describe_plan(run.trainer))
+        notes = run.data.describe(run.loaded.settings)
+        notes += [estimate_time(run.trainer)] if args.run.plan else []
+        _tell(run.trainer, describe_plan(run.trainer, *notes))
     except Exception as error:
         if args.training.log_level == "debug" and not isinstance(error, PruningError):
             raise

@@ -118,8 +118,8 @@ def _read_file(name: str) -> list[str]:
     for key, value in values.items():
         if key not in known:
             raise PruningError(f"argument {key!r} in {name} is unknown: {_near(str(key), known)}")
-        if value is None:
-            raise PruningError(f"argument {key!r} in {name} has no value: give one or leave it out")
+        if value is None:  # as if it were left out
+            continue
         items = value if isinstance(value, list) else [value]
         words += [f"--{key}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in items)]
     return words

@@ -1,13 +1,14 @@
 """One run from its arguments: what the scripts share between the command line and the Trainer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers import TrainerCallback, set_seed
 
 from hf_cyclical.data import ImageData, load_image_data
-from hf_cyclical.models import ImageModel, load_image_model, make_portable
+from hf_cyclical.models import ImageModel, check_image_model, load_image_model, make_portable
 from hf_cyclical.training import (
     CyclicalPruningTrainer,
     SetEpochCallback,
@@ -28,12 +29,14 @@ class Run:
     Attributes:
         args: The arguments it was built from.
         trainer: The trainer.
+        data: Its images.
         loaded: The model with what is known of it.
         stop: Knows whether a signal ended the training.
     """
 
     args: Arguments
     trainer: CyclicalPruningTrainer
+    data: ImageData
     loaded: ImageModel
     stop: StopOnSignalCallback
 
@@ -42,26 +45,36 @@ class Run:
         """Load model and data, unless `data` is there from an earlier run, and put them together."""
         keep_freed_memory()
         set_seed(args.training.seed)
-        data = data or load_image_data(args.data, seed=args.training.seed)
+        name, from_scratch = args.model.model_name_or_path, args.model.from_scratch
+        if data is None:
+            check_image_model(name, from_scratch=from_scratch)  # a wrong name is said before data are prepared
+            with args.training.main_process_first(desc="loading the data"):  # the others find it in the cache
+                data = load_image_data(args.data, seed=args.training.seed)
         loaded = load_image_model(
-            args.model.model_name_or_path, data.labels, image_size=data.image_size, from_scratch=args.model.from_scratch
+            name,
+            data.labels,
+            image_size=args.model.image_size or data.image_size,
+            resize_trained=args.model.image_size is not None,
+            whole=data.whole,
+            from_scratch=from_scratch,
         )
         train, evaluation = data.for_model(loaded, seed=args.training.seed)
         stop = StopOnSignalCallback()
         channels_last = args.run.channels_last
-        trainer = CyclicalPruningTrainer(
-            loaded.model,
-            args.training,
-            pruning=args.pruning,
-            channels_last=is_convolutional(loaded.model) if channels_last == "auto" else channels_last,
-            train_dataset=train,
-            eval_dataset=evaluation,
-            data_collator=data.collate,
-            processing_class=loaded.processor,
-            compute_metrics=accuracy,
-            preprocess_logits_for_metrics=rank_classes,
-            callbacks=[stop, SetEpochCallback(train), *callbacks],
-        )
+        with _no_new_folder(Path(args.training.output_dir)):
+            trainer = CyclicalPruningTrainer(
+                loaded.model,
+                args.training,
+                pruning=args.pruning,
+                channels_last=is_convolutional(loaded.model) if channels_last == "auto" else channels_last,
+                train_dataset=train,
+                eval_dataset=evaluation,
+                data_collator=data.collate,
+                processing_class=loaded.processor,
+                compute_metrics=accuracy,
+                preprocess_logits_for_metrics=rank_classes,
+                callbacks=[stop, SetEpochCallback(train), *callbacks],
+            )
         folder = Path(args.data.dataset_name)  # if it is one: it may have another place when the run is resumed
         trainer.data_settings = {
             "dataset_name": folder.resolve().name if folder.exists() else args.data.dataset_name,
@@ -75,7 +88,7 @@ class Run:
         if args.pruning.prunes and not args.training.resume_from_checkpoint:
             # The dense model is the first row of the table: evaluated after a dense start, or else right away.
             args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
-        return cls(args, trainer, loaded, stop)
+        return cls(args, trainer, data, loaded, stop)
 
     def save(self, command: str) -> Path:
         """Write model, report, figure, record and card into the output folder; all processes must call this."""
@@ -93,3 +106,15 @@ class Run:
         }
         trainer.save_pruned()
         return folder
+
+
+@contextmanager
+def _no_new_folder(folder: Path) -> Iterator[None]:
+    """Remove the empty folder that a Trainer makes as soon as it is made: a plan or a refused run needs none."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    finally:
+        for path in made:
+            with suppress(OSError):  # of another process, or no longer empty
+                path.rmdir()

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -17,7 +19,13 @@ if TYPE_CHECKING:
     import datasets
 
 
+SMALL_SIDE = 64
+MOST_PIXELS = 2**26  # of one image: a few kilobytes can hold gigabytes of one colour
+
 _AT_ONCE = 1000
+_HEAD = 1 << 14
+_ORIENTATION = ExifTags.Base.Orientation
+_TODO = "repair or remove it; check_images full finds all such images, and skip_bad_images leaves them out"
 
 
 class EncodedImages:
@@ -46,15 +54,72 @@ class EncodedImages:
 def decode(encoded: Any, name: str) -> Image.Image:
     """An RGB image from the bytes or path that `datasets` gives; `name` says in an error which one it was."""
     try:
-        if encoded is None:
-            raise ValueError("there is none")
-        return _rgb(optional("datasets", "datasets").Image().decode_example(encoded))
+        return _read(encoded)
     except Exception as error:  # Decoders of broken files raise almost anything, SyntaxError included.
-        path = encoded["path"] if isinstance(encoded, dict) else None
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise PruningError(
-            f"{name}{f' ({path})' if path else ''} cannot be read ({reason}): repair or remove it"
-        ) from error
+        raise PruningError(f"{name}{shown_path(encoded)} cannot be read ({_reason(error)}): {_TODO}") from error
+
+
+def problem(encoded: Any, *, full: bool = True) -> str | None:
+    """Why an image cannot be used, in a few words; None if it can.
+
+    Args:
+        encoded: Bytes or path, as `datasets` gives them; the bytes may be a buffer.
+        full: Whether all pixels are decoded, as those of small images always are, or only the header is read.
+    """
+    try:
+        if full or max(_size(encoded)) <= SMALL_SIDE:
+            _read(encoded)
+    except Exception as error:
+        return _reason(error)
+    return None
+
+
+def shown_path(encoded: Any) -> str:
+    """The path of an image in brackets, if it has one."""
+    path = encoded["path"] if isinstance(encoded, dict) else None
+    return f" ({path})" if path else ""
+
+
+def _read(encoded: Any) -> Image.Image:
+    with _open(encoded) as file, Image.open(file) as image:
+        _check_header(image)
+        image.load()
+        upright = image if image.getexif().get(_ORIENTATION) is None else ImageOps.exif_transpose(image)
+        return _rgb(upright)
+
+
+def _size(encoded: Any) -> tuple[int, int]:
+    """From the header of an image, of which the first bytes are enough in most formats."""
+    if encoded is not None and encoded["bytes"] is not None:
+        with suppress(Exception), Image.open(BytesIO(encoded["bytes"][:_HEAD])) as image:
+            return _check_header(image)
+    with _open(encoded) as file, Image.open(file) as image:
+        return _check_header(image)
+
+
+def _open(encoded: Any) -> Any:
+    if encoded is None or (encoded["bytes"] is None and encoded["path"] is None):
+        raise ValueError("there is none")
+    if encoded["bytes"] is not None:
+        return BytesIO(encoded["bytes"])
+    return optional("datasets.utils.file_utils", "datasets").xopen(encoded["path"], "rb")
+
+
+def _check_header(image: Image.Image) -> tuple[int, int]:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} pixels, of which at most {MOST_PIXELS:,} are decoded")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"32 bits a pixel, mode {image.mode}")
+    return image.size
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # whose text has an address in memory
+        return "not a known image format"
+    if isinstance(error, FileNotFoundError):
+        return "the file is not there"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def decode_all(images: EncodedImages) -> Tensor | None:
@@ -79,6 +144,4 @@ def _rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I;16"):  # convert() would cut every value above 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode in ("I", "F"):
-        raise ValueError(f"32 bits a pixel, mode {image.mode}")
     return image.convert("RGB")

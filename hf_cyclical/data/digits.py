@@ -8,7 +8,7 @@ from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
 from .image_data import ImageData, Split
-from .sampling import sample
+from .sampling import hold_out, sample
 
 
 def load_digits(args: DataArguments, seed: int) -> ImageData:
@@ -28,6 +28,10 @@ def load_digits(args: DataArguments, seed: int) -> ImageData:
         raise PruningError(
             f"eval_fraction is {fraction:g}, and leaves classes of the digits without images: give one nearer to 0.5"
         ) from error
+    eval_from = f"{fraction:.0%} of them"
+    if args.holdout is not None:
+        train, test = hold_out(labels, train, args.holdout)
+        eval_from = f"{args.holdout:.0%} of the training images, held out"
     train, test = sample(train, args.max_train_samples, seed), sample(test, args.max_eval_samples, seed)
     return ImageData(
         name="digits",
@@ -37,4 +41,5 @@ def load_digits(args: DataArguments, seed: int) -> ImageData:
         augment="none" if args.augment == "auto" else args.augment,
         train=Split(images[train], labels[train]),
         eval=Split(images[test], labels[test]),
+        eval_from=eval_from,
     )

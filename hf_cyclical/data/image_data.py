@@ -12,6 +12,7 @@ from .transforms import (
     SHIFTS,
     Augment,
     ForModel,
+    ImageSettings,
     batch_transform,
     eval_transform,
     only_scales,
@@ -41,6 +42,7 @@ class ImageData:
         augment: How training images are augmented.
         train: Training images.
         eval: Evaluation images.
+        eval_from: Where these come from, in words.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ImageData:
     augment: Augment
     train: Split | StreamSplit
     eval: Split | StreamSplit
+    eval_from: str
 
     @property
     def collate(self) -> Callable:
@@ -63,6 +66,19 @@ class ImageData:
         The centre of a large one is what models are evaluated on.
         """
         return self.augment in SHIFTS or (self.augment == "none" and self.small)
+
+    def describe(self, settings: ImageSettings) -> list[str]:
+        """The lines of a plan: images, classes, splits, their size for a model, augmentation."""
+        train, evaluation = (
+            "a stream of images" if isinstance(split, StreamSplit) else f"{len(split.labels):,} images"
+            for split in (self.train, self.eval)
+        )
+        side = settings.size
+        return [
+            f"{self.name}: {train} to train on, {evaluation} to evaluate on ({self.eval_from}), "
+            f"{len(self.labels):,} classes",
+            f"images of {side}x{side} pixels, augmentation {self.augment}",
+        ]
 
     def for_model(self, model: ForModel, *, seed: int) -> tuple[Dataset, Dataset]:
         """Training and evaluation set for the Trainer, in the size and scale that a model takes.

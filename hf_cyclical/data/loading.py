@@ -10,23 +10,22 @@ from hf_cyclical.core import PruningError
 from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
+from .checking import checked
 from .columns import Classes, Columns, find_columns, read_labels
-from .decoding import EncodedImages, decode, decode_all
+from .decoding import SMALL_SIDE, EncodedImages, decode, decode_all
 from .digits import load_digits
 from .image_data import ImageData, Split
 from .images import StreamSplit
-from .sampling import hold_out, sample
+from .sampling import EVAL_FRACTION, hold_out, sample, split_rows
+from .stored import Splits, load_splits, not_loaded
 from .transforms import Augment
 
 if TYPE_CHECKING:
     import datasets
 
-    Splits = datasets.DatasetDict | datasets.IterableDatasetDict
-
 
 logger = logging.getLogger(__name__)
 
-SMALL_SIDE = 64
 # A fixed limit and not what happens to be free: on every machine the same images are augmented in the same way.
 MOST_BYTES = 4 * 2**30
 
@@ -36,13 +35,13 @@ def load_image_data(args: DataArguments, *, seed: int = 42) -> ImageData:
 
     Args:
         args: What to load.
-        seed: Of the choice of images, where not all are used or some of the training set are held out.
+        seed: Of the choice of images, where not all are used.
     """
     if args.dataset_name is None:
         raise PruningError("dataset_name is missing: give a Hub id, a folder, or digits")
     if args.dataset_name == "digits":
         return load_digits(args, seed)
-    splits = _load(args)
+    splits = load_splits(args)
     _require_split(splits, args.train_split, "train_split")
     features = splits[args.train_split].features
     if features is None:
@@ -53,82 +52,53 @@ def load_image_data(args: DataArguments, *, seed: int = 42) -> ImageData:
     return _streamed(splits, columns, args) if args.streaming else _stored(splits, columns, args, seed)
 
 
-def _load(args: DataArguments) -> "Splits":
-    datasets = optional("datasets", "datasets")
-    name, config = args.dataset_name, args.dataset_config_name
-    try:
-        return datasets.load_dataset(name, config, streaming=True) if args.streaming else _load_stored(name, config)
-    except ConnectionError as error:
-        raise PruningError(
-            f"data set {name!r} is not a folder, and the Hub cannot be reached: check the name and the connection"
-        ) from error
-    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise _not_loaded(name, error) from error
-
-
-def _not_loaded(name: str, error: Exception) -> PruningError:
-    reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
-    return PruningError(
-        f"data set {name!r} cannot be loaded ({reason}): give a Hub id, or a folder of parquet files or of images"
-    )
-
-
-def _load_stored(name: str, config: str | None) -> "Splits":
-    """As load_dataset, which refuses data with an empty split, also where that split is not used."""
-    datasets = optional("datasets", "datasets")
-    builder = datasets.load_dataset_builder(name, config)
-    builder.download_and_prepare()
-    features = builder.info.features
-    empty = datasets.Dataset.from_dict({column: [] for column in features}, features=features)
-    return datasets.DatasetDict(
-        {
-            split: builder.as_dataset(split=split) if info.num_examples else empty
-            for split, info in builder.info.splits.items()
-        }
-    )
-
-
-def _require_split(splits: "Splits", name: str, argument: str) -> None:
+def _require_split(splits: Splits, name: str, argument: str) -> None:
     if name not in splits:
         raise PruningError(f"{argument} {name!r} is not a split: the data has {', '.join(splits)}")
 
 
-def _eval_split(splits: "Splits", args: DataArguments) -> str | None:
+def _eval_split(splits: Splits, args: DataArguments) -> str | None:
     if args.eval_split is not None:
         _require_split(splits, args.eval_split, "eval_split")
         return args.eval_split
     return next((name for name in ("validation", "test") if name in splits and name != args.train_split), None)
 
 
-def _stored(splits: "Splits", columns: Columns, args: DataArguments, seed: int) -> ImageData:
+def _stored(splits: Splits, columns: Columns, args: DataArguments, seed: int) -> ImageData:
     """Data that lies on disk."""
     train_name, eval_name = args.train_split, _eval_split(splits, args)
     values = _labels(splits, train_name, columns)
     classes = Classes(splits[train_name].features[columns.label], values, train_name)
     train_codes = eval_codes = classes.encode(values, train_name)
     _refuse_one_class(train_codes, classes.names, train_name)
+    train_rows = np.arange(len(train_codes))
     if eval_name is None:
-        eval_name = train_name
-        train_rows, eval_rows = hold_out(train_codes, classes.names, args, seed)
-    else:
+        train_rows, eval_rows = split_rows(train_codes, classes.names, args)
+        eval_name, eval_from = train_name, f"{args.eval_fraction or EVAL_FRACTION:.0%} of split {train_name}"
+    elif args.holdout is None:
         eval_codes = classes.encode(_labels(splits, eval_name, columns), eval_name)
-        train_rows, eval_rows = np.arange(len(train_codes)), np.arange(len(eval_codes))
+        eval_rows, eval_from = np.arange(len(eval_codes)), f"split {eval_name}"
+    if args.holdout is not None:
+        train_rows, eval_rows = hold_out(train_codes, train_rows, args.holdout)
+        eval_name, eval_from = train_name, f"{args.holdout:.0%} of the training images, held out"
     train_rows = sample(train_rows, args.max_train_samples, seed)
     eval_rows = sample(eval_rows, args.max_eval_samples, seed)
-    train_images, size = _prepare(EncodedImages(splits[train_name], columns.image, train_rows, train_name))
-    eval_images, eval_size = _prepare(EncodedImages(splits[eval_name], columns.image, eval_rows, eval_name))
+    chosen = ((train_name, train_rows), (eval_name, eval_rows))
+    train, evaluation = checked([EncodedImages(splits[n], columns.image, rows, n) for n, rows in chosen], args)
+    (train_images, size), (eval_images, eval_size) = _prepare(train), _prepare(evaluation)
     return ImageData(
         name=args.dataset_name,
         labels=classes.names,
         image_size=_side(size) if size == eval_size else None,
         small=size is not None,
         augment=_augment(args, small=size is not None),
-        train=Split(train_images, train_codes[train_rows]),
-        eval=Split(eval_images, eval_codes[eval_rows]),
+        train=Split(train_images, train_codes[train.chosen]),
+        eval=Split(eval_images, eval_codes[evaluation.chosen]),
+        eval_from=eval_from,
     )
 
 
-def _streamed(splits: "Splits", columns: Columns, args: DataArguments) -> ImageData:
+def _streamed(splits: Splits, columns: Columns, args: DataArguments) -> ImageData:
     """Data that is read while training."""
     train_name, eval_name = args.train_split, _eval_split(splits, args)
     if eval_name is None:
@@ -136,6 +106,8 @@ def _streamed(splits: "Splits", columns: Columns, args: DataArguments) -> ImageD
             f"data set {args.dataset_name!r} has no validation or test split, and none can be made of a stream: name "
             "one with eval_split, or turn streaming off"
         )
+    if args.check_images != "none":
+        logger.info("the images of a stream are not checked before training")
     classes = Classes(splits[train_name].features[columns.label], None, train_name)
     first, _ = (_first_row(splits[name], name, args) for name in (train_name, eval_name))
     size = _small_size(decode(first[columns.image], f"image 0 of split {train_name!r}").size)
@@ -151,6 +123,7 @@ def _streamed(splits: "Splits", columns: Columns, args: DataArguments) -> ImageD
         augment=_augment(args, small=size is not None),
         train=train,
         eval=evaluation,
+        eval_from=f"split {eval_name}",
     )
 
 
@@ -158,12 +131,12 @@ def _first_row(stream: "datasets.IterableDataset", split: str, args: DataArgumen
     try:
         row = next(iter(stream), None)
     except (OSError, RuntimeError, ValueError) as error:
-        raise _not_loaded(args.dataset_name, error) from error
+        raise not_loaded(args.dataset_name, error) from error
     _refuse_empty(row is None, split)
     return row
 
 
-def _labels(splits: "Splits", name: str, columns: Columns) -> np.ndarray:
+def _labels(splits: Splits, name: str, columns: Columns) -> np.ndarray:
     _refuse_empty(len(splits[name]) == 0, name)
     return read_labels(splits[name], columns.label, name)
 

@@ -9,10 +9,12 @@ from hf_cyclical.core import PruningError
 from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
+from .keyed_random import image_keys
 
 logger = logging.getLogger(__name__)
 
 EVAL_FRACTION = 0.1  # of a training split, where there is no other
+_OF_SPLITS, _OF_HOLDOUTS = 42, 17  # seeds: the same images are evaluated on in runs of every seed
 
 
 def sample(rows: np.ndarray, most: int | None, seed: int) -> np.ndarray:
@@ -22,20 +24,42 @@ def sample(rows: np.ndarray, most: int | None, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
-def hold_out(codes: Tensor, names: list[str], args: DataArguments, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the training split to train and to evaluate on.
+def hold_out(codes: Tensor, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on and rows that are held out, the same part of each class whatever the seed of the run.
+
+    Args:
+        codes: Class of each row of the split.
+        rows: Those that may be used for training.
+        fraction: The part to hold out. Of a class of two images or more at least one is, and at least one is not.
+
+    Raises:
+        PruningError: If no class has two images.
+    """
+    keys, classes = image_keys(_OF_HOLDOUTS, 0, rows), codes[rows].numpy()
+    held = np.zeros(len(rows), dtype=bool)
+    for code in np.unique(classes):
+        members = np.flatnonzero(classes == code)
+        most = len(members) - 1
+        n = min(max(1, round(fraction * len(members))), most)
+        held[members[np.argsort(keys[members])[:n]]] = True
+    if not held.any():
+        raise PruningError(f"holdout {fraction:g} holds out no image, as every class has one only: leave it out")
+    return rows[~held], rows[held]
+
+
+def split_rows(codes: Tensor, names: list[str], args: DataArguments) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the training split to train and to evaluate on, where there is no other split; whatever the seed.
 
     Args:
         codes: Class of each row.
         names: Of the classes.
         args: For the part to evaluate on.
-        seed: Of the choice.
     """
     datasets = optional("datasets", "datasets")
     features = datasets.Features(row=datasets.Value("int64"), label=datasets.ClassLabel(names=names))
     rows = datasets.Dataset.from_dict({"row": range(len(codes)), "label": codes.tolist()}, features=features)
-    fraction = EVAL_FRACTION if args.eval_fraction is None else args.eval_fraction
-    how = {"test_size": fraction, "seed": seed}
+    fraction = args.eval_fraction or EVAL_FRACTION
+    how = {"test_size": fraction, "seed": _OF_SPLITS}
     try:
         try:
             made, kind = rows.train_test_split(**how, stratify_by_column="label"), "the same part of each class"

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     metrics="accuracy load_metric rank_classes",
     plan="describe_plan",
     run="PruningRun",
+    time_estimate="estimate_time",
     tested_versions="TESTED newer_than_tested warn_of_newer",
     trainer="CyclicalPruningTrainer",
 )

@@ -18,11 +18,17 @@ _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
 _FEW_KEPT = 10  # weights of a layer below which little can pass through it
 
 
-def describe_plan(trainer: CyclicalPruningTrainer) -> str:
-    """What `train()` would do, as text: layers, cycles, the update of every choice of masks, learning rates."""
+def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
+    """What `train()` would do, as text: layers, cycles, the update of every choice of masks, learning rates.
+
+    Args:
+        trainer: The trainer.
+        notes: Lines on its data, and on whatever else belongs in the plan.
+    """
     config = trainer.pruning
+    said = [f"  {note}" for note in notes]
     if not config.prunes:
-        return "Plan: nothing is pruned, as target_sparsity is 0"
+        return "\n".join(["Plan: nothing is pruned, as target_sparsity is 0", *said])
     recipe, params = trainer.plan(), trainer.prunable_parameters()
     dense, k = recipe.cycles[0].start, len(recipe.cycles)
     prunable = sum(p.numel() for p in params.values())
@@ -36,6 +42,7 @@ def describe_plan(trainer: CyclicalPruningTrainer) -> str:
     lines = [
         f"Plan: {config.method}, {goal}",
         f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
+        *said,
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
