@@ -17,6 +17,7 @@ __all__ = ["by_channel", "convolve_channels", "pool_windows", "pools_in_place", 
 # By stride; beyond, the sparse kernel wins, although for stride 2 its input is taken apart first.
 MOST_ZEROS = {1: 0.5, 2: 0.8}
 MOST_TAPS = 7  # rows and columns of a kernel
+FEW_ROWS = 5  # of a window: with more, the results that a strip carries do not fit in the registers
 
 
 def by_channel(layer: Convolution) -> bool:
@@ -97,7 +98,7 @@ def window_fields(
         rows: Rows of windows; those of the target if not given.
     """
     here, there = source.layout, target.layout
-    strip = 4 if there.lanes == 16 else 2
+    strip = 4 if there.lanes == 16 and kernel[0] <= FEW_ROWS else 2
     vectors = -(-there.width // there.lanes)
     strips = (vectors - 1) // strip
     start = here.first_pixel() - 4 * (padding[0] * here.pitch + padding[1])

@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,18 +29,19 @@ class Graph:
 
     Attributes:
         steps: Ranges of rows, and torch calls, in order.
-        cells: The slot of each cell.
+        cells: The slot of each cell, and the floats that the rows expect there.
         slots: How many torch tensors there are.
         buffers: Floats of those that the rows write, by slot.
         outputs: What the model gives back: slots, views of slots, or constants.
         out_spec: How these make the model's own output type.
         choices: How each layer is computed.
         torch_nodes: The operations that run in torch.
+        alone_below: Seconds below which one image is not shared by several threads.
     """
 
     program: Any
     steps: list[tuple[int, int] | TorchCall]
-    cells: list[int]
+    cells: list[tuple[int, int]]
     slots: int
     buffers: dict[int, int]
     outputs: list[Any]
@@ -48,11 +50,13 @@ class Graph:
     torch_nodes: list[str]
     threads: int
     shape: tuple[int, ...]
+    alone_below: float = 3e-4
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._instances: list[Instance] = []
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._short: bool | None = None
         self._leaf = self.out_spec.is_leaf()
         self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
         for i, output in enumerate(self.outputs):
@@ -68,6 +72,8 @@ class Graph:
 
     def run(self, images: TorchTensor) -> Any:
         """The model's output for a batch of images."""
+        if images.shape[1:] != self.shape or images.dtype != torch.float32:
+            raise ValueError(f"compiled for images of {self.shape} in float32, got {images.shape} in {images.dtype}")
         images = images.contiguous()
         with self._lock:
             outputs = self._run_rows(images) if self._direct else self._run_steps(images)
@@ -85,13 +91,13 @@ class Graph:
         slots: dict[int, TorchTensor] = {0: images}
         for slot, shape in self._shapes.items():
             slots[slot] = torch.empty(count, *shape)
-        if self.threads == 1:
+        if self.threads == 1 or (count < self.threads and self._is_short(slots)):
             instance = self._instance(0)
             self._point(instance, slots, 0)
             instance.run(*self.steps[0], count)
             return [_batched(output, slots, count) for output in self.outputs]
         parts = min(self.threads, count)
-        if self.threads == 1 or count >= self.threads:
+        if count >= self.threads:
             starts = [count * i // parts for i in range(parts + 1)]
             jobs = [(self._instance(i), starts[i], starts[i + 1] - starts[i], 0, 1) for i in range(parts)]
         else:
@@ -102,6 +108,17 @@ class Graph:
                 self._point(instance, slots, start)
         self._together(jobs)
         return [_batched(output, slots, count) for output in self.outputs]
+
+    def _is_short(self, slots: dict[int, TorchTensor]) -> bool:
+        """Whether one image takes so little time that waking up other threads would take longer."""
+        if self._short is None:
+            instance = self._instance(0)
+            for _ in range(2):  # the first one warms up
+                self._point(instance, slots, 0)
+                start = time.thread_time()
+                instance.run(*self.steps[0])
+                self._short = time.thread_time() - start < self.alone_below
+        return self._short
 
     def _together(self, jobs: list[tuple[Instance, int, int, int, int]]) -> None:
         (first, last) = self.steps[0]
@@ -125,7 +142,7 @@ class Graph:
         return self._pool[1]
 
     def _point(self, instance: Instance, slots: dict[int, TorchTensor], start: int) -> None:
-        for cell, slot in enumerate(self.cells):
+        for cell, (slot, _) in enumerate(self.cells):
             tensor = slots[slot]
             step = tensor.stride(0) * 4
             instance.point(cell, tensor.data_ptr() + start * step, step)
@@ -147,9 +164,11 @@ class Graph:
                 )
                 slots[step.slot] = step.target(*args, **kwargs)
                 continue
-            for cell, slot in enumerate(self.cells):
+            for cell, (slot, floats) in enumerate(self.cells):
                 if slot in slots:
                     slots[slot] = slots[slot].float().contiguous()
+                    if slots[slot].numel() != floats:
+                        raise ValueError(f"torch gave {slots[slot].numel()} values where {floats} are expected")
                     instance.point(cell, slots[slot].data_ptr(), 0)
             self._rows_of(instance, *step)
         return [_resolve(output, slots) for output in self.outputs]

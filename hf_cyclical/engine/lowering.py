@@ -36,7 +36,7 @@ class Lowering:
         values: What each node is.
         torch_calls: After how many operators which torch calls come.
         slots: How many torch tensors exist at run time.
-        cells: The slot that each cell of the program points to.
+        cells: The slot that each cell of the program points to, and how many floats there are.
         done: Nodes that are part of an operator already.
         phases: Images that are taken apart by a stride, by image and stride.
         buffers: How many floats the torch tensors have that the program writes, by slot.
@@ -50,7 +50,7 @@ class Lowering:
     values: dict[Node, Value] = field(default_factory=dict)
     torch_calls: list[tuple[int, TorchCall]] = field(default_factory=list)
     slots: int = 0
-    cells: list[int] = field(default_factory=list)
+    cells: list[tuple[int, int]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
     done: set[Node] = field(default_factory=set)
     phases: dict[tuple[Any, tuple[int, int]], Phases] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class Lowering:
         self.slots += 1
         return Slot(self.slots - 1, shape)
 
-    def new_cell(self, slot: int) -> int:
-        self.cells.append(slot)
+    def new_cell(self, slot: Slot) -> int:
+        self.cells.append((slot.index, math.prod(slot.shape)))
         return len(self.cells) - 1
 
     def view(self, arg: Any, *, tokens: bool = False) -> View | None:
@@ -172,14 +172,14 @@ class Lowering:
     def materialize(self, view: View) -> Any:
         """The planes of a view as a torch tensor: a copy of all of them, seen through strides."""
         if isinstance(view.tensor, External) and view == image(view.tensor):
-            return Slot(self.cells[view.tensor.cell], view.shape)
+            return Slot(self.cells[view.tensor.cell][0], view.shape)
         tensor, view = self.settled(view)
         channels, height, width = tensor.shape
         if id(tensor) not in self.materialized:
             slot = self.new_slot((channels, height, width))
             self.buffers[slot.index] = channels * height * width
             strides = (4 * height * width, 4 * width, 4)
-            copy_out(self.plan, tensor, External(self.new_cell(slot.index), slot.shape, strides))
+            copy_out(self.plan, tensor, External(self.new_cell(slot), slot.shape, strides))
             self.materialized[id(tensor)] = slot.index
         steps = {"c": height * width, "h": width, "w": 1, "p": 1, "1": 1}
         strides = tuple(dim.stride * steps[dim.axis] for dim in view.dims)
@@ -246,9 +246,8 @@ class Lowering:
         return reshape(View(external, (Dim("p", count), Dim("c", channels))), slot.shape)
 
     def _cell_of(self, slot: Slot) -> int:
-        if slot.index not in self.cells:
-            return self.new_cell(slot.index)
-        return self.cells.index(slot.index)
+        known = [index for index, _ in self.cells]
+        return known.index(slot.index) if slot.index in known else self.new_cell(slot)
 
 
 def _varies(value: Any) -> bool:

@@ -52,7 +52,10 @@ def host(width: int | None = None) -> Host:
     with _LOCK:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-    flags = llvm.get_host_cpu_features()
+    try:
+        flags = llvm.get_host_cpu_features()
+    except RuntimeError:  # LLVM does not know what this processor has
+        flags = llvm.FeatureMap()
     widest = next((w for w, flag in WIDTHS.items() if flags.get(flag)), 4)
     if width is not None and width < widest:
         for wide, flag in WIDTHS.items():

@@ -43,6 +43,7 @@ class Speed:
     timings: tuple[Timing, ...]
     layers: tuple[dict[str, Any], ...]
     torch_operations: tuple[str, ...]
+    batches_in_torch: tuple[int, ...] = ()
 
     def milliseconds(self, engine: str, batch: int) -> float | None:
         return next((t.milliseconds for t in self.timings if (t.engine, t.batch) == (engine, batch)), None)
@@ -71,9 +72,9 @@ class Speed:
         layers = [["layer", "path", "why"], *([row["layer"], row["path"], row["why"]] for row in self.layers)]
         head = f"{self.processor}, {self.threads} thread{'s' * (self.threads > 1)}, images of {self.shape}"
         operations = ", ".join(dict.fromkeys(self.torch_operations)) or "none"
-        return "\n".join(
-            [head, "", _aligned(lines), "", _aligned(layers), "", f"operations left to torch: {operations}"]
-        )
+        notes = [f"operations left to torch: {operations}"]
+        notes += [f"batch of {n}: torch is faster than the engine, so torch runs it" for n in self.batches_in_torch]
+        return "\n".join([head, "", _aligned(lines), "", _aligned(layers), "", *notes])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +111,8 @@ def measure_speed(
                 tell(f"batch of {batch}: {', '.join(runs)} ...")
                 timings += _take_turns(runs, torch.randn(batch, *shape), rounds, threads)
         layers = tuple(asdict(choice) for choice in fast.choices(*shape))
-        return Speed(processor_name(), threads, shape, tuple(timings), layers, tuple(fast.torch_operations(*shape)))
+        left = tuple(fast.torch_operations(*shape)), tuple(n for n in batches if fast.in_torch(n, *shape))
+        return Speed(processor_name(), threads, shape, tuple(timings), layers, *left)
     finally:
         torch.set_num_threads(before)
 

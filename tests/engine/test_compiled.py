@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+import llvmlite.binding as llvm
 import pytest
 import timm
 import torch
@@ -16,7 +17,9 @@ from support.tiny_models import LABELS, prune, save_family
 
 import hf_cyclical
 from hf_cyclical import PruningError
-from hf_cyclical.engine import CompiledModel
+from hf_cyclical.engine import CompiledModel, compiled
+from hf_cyclical.engine.graph import build_graph
+from hf_cyclical.engine.native import host
 
 
 @pytest.fixture
@@ -96,6 +99,51 @@ def test_weights_that_are_not_finite_are_refused(model):
         model.layer1[0].conv1.weight[0, 0, 0, 0] = torch.nan
     with pytest.raises(PruningError, match=r"layer1\.0\.conv1\.weight has values that are not finite"):
         hf_cyclical.compile(model)
+
+
+def test_torch_runs_what_it_runs_faster(model, pixels, monkeypatch):
+    fast, calls = hf_cyclical.compile(model), []
+    fast.choices(3, 32, 32)
+    expected = model(pixels).detach()
+    model.register_forward_hook(lambda *_: calls.append(1))
+    for engine_takes, in_torch in ((3.0, True), (1.0, False)):
+        seconds = {True: 2.0, False: engine_takes}
+        monkeypatch.setattr(compiled, "_seconds", lambda _, run, __, s=seconds: s[run is model])
+        fast._slower.clear()
+        calls.clear()
+        close(fast(pixels), expected)
+        assert fast.in_torch(2, 3, 32, 32) is in_torch
+        assert len(calls) == in_torch
+
+
+def test_images_of_a_size_that_the_model_refuses():
+    config = transformers.ViTConfig(image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=1,
+                                    num_attention_heads=2, intermediate_size=16)  # fmt: skip
+    fast = hf_cyclical.compile(sparsify(transformers.ViTForImageClassification(config), 0.9))
+    with pytest.raises(PruningError, match=r"cannot be compiled for images of 3 x 40 x 40: Input image size") as caught:
+        fast(images(1, 3, 40, 40))
+    assert "\n" not in str(caught.value)
+    assert fast(images(1, 3, 32, 32)).logits.shape == (1, 2)
+
+
+@pytest.mark.parametrize("features", [{}, {"avx2": True, "fma": True}, RuntimeError("not known")], ids=str)
+def test_processors_with_narrow_vectors_or_none(monkeypatch, model, pixels, features):
+    def known():
+        if isinstance(features, Exception):
+            raise features
+        return llvm.FeatureMap(features)
+
+    monkeypatch.setattr(llvm, "get_host_cpu_features", known)
+    target = host.__wrapped__()
+    assert target.width == (8 if isinstance(features, dict) and features.get("avx2") else 4)
+    close(build_graph(model, (3, 32, 32), target, 1).run(pixels), model(pixels).detach())
+
+
+def test_a_graph_refuses_images_that_it_was_not_made_for(model):
+    graph = build_graph(model, (3, 32, 32), host(), 1)
+    for wrong in (images(1, 3, 32, 31), images(1, 3, 32, 32).double()):
+        with pytest.raises(ValueError, match=r"compiled for images of \(3, 32, 32\) in float32"):
+            graph.run(wrong)
 
 
 @pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta"), lambda m: m.double()])
