@@ -1,11 +1,18 @@
 """What the tests of the engine share."""
 
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import nn
 
 from hf_cyclical.core import prunable_parameters
 from hf_cyclical.engine.graph import build_graph
 from hf_cyclical.engine.native import host
+
+SPARSITIES = st.sampled_from([0.0, 0.5, 0.9, 0.999, 1.0])
+WIDTHS = st.sampled_from([None, 8, 4])  # vectors of this processor, of AVX2, of SSE and NEON
+SIDES = st.integers(1, 19)
+slow = settings(max_examples=30)
 
 
 def sparsify(model, sparsity, seed=0):
