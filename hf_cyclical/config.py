@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from . import core
 from .core import Choice, LrFactor, LrShape, NofM, Pattern, Recipe, Shape
 from .core.settings import Setting, number, one_of, patterns, refuse, switch, text, whole
-from .methods import DEFAULT_METHOD, DEFAULT_SHARE, METHODS, SCOPES, SHARES, applies
+from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies
 
 logger = logging.getLogger(__name__)
 _DROP = ("lr_shape", "drop")
@@ -57,10 +57,25 @@ class PruningConfig:
         "How the sparsity rises within a cycle; cubic is Eq. 1 and the default (s(t) in the paper)."
     )
     delta_t: Annotated[int | None, whole(1, "use 100 as the paper does", default=100)] = _help(
-        "Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper)."
+        "Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper), 16 for dpf, and a "
+        "hundredth of the run for snfs."
     )
     ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = _help(
-        "Part of a cycle in which the sparsity rises; the rest is fine-tuning. 0.8 if not given (16 of 20 epochs)."
+        "Part of a cycle in which the sparsity rises or masks change; the rest is fine-tuning. 0.8 if not given (16 of "
+        "20 epochs); rigl and dpf 0.75, granet 0.6875."
+    )
+    drop_fraction: Annotated[float | None, number("[0.005, 1]", "use 0.3 or 0.5", default=0.5)] = _help(
+        "Part of the kept weights that is exchanged at first, falling along a cosine; rigl 0.3, snfs and granet 0.5."
+    )
+    init_masks: Annotated[str | None, one_of(INIT_MASKS, default="magnitude")] = _help(
+        "Which weights rigl and snfs keep at first; magnitude if not given. random is the authors', who train from "
+        "scratch.",
+        choices=list(INIT_MASKS),
+    )
+    replace_step: Annotated[bool | None, switch(default=True)] = _help(
+        "Whether an exchange of rigl takes the place of the optimizer's step, as in the original. True if not given.",
+        nargs="?",
+        const=True,
     )
     lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = _help(
         "Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."
@@ -133,8 +148,12 @@ class PruningConfig:
     @property
     def choice(self) -> Choice:
         """Which weights stay at a sparsity."""
+        return self._choice(seed=0)
+
+    def _choice(self, seed: int) -> Choice:
         share, row_floor = SHARES[self.resolved("share")].share, self.resolved("row_floor")
-        choice = core.Largest(share=share, row_floor=row_floor, pattern=self.arrangement)
+        score = INIT_MASKS[self.resolved("init_masks")](seed)
+        choice = core.Largest(score, share, row_floor, self.arrangement)
         if not self.layer_sparsity:
             return choice
         return core.Steered(choice, self.layer_targets, self.resolved("target_sparsity"))
@@ -154,12 +173,13 @@ class PruningConfig:
             return None
         return setting.default
 
-    def recipe(self, updates: int, epochs: float | None = None) -> Recipe:
+    def recipe(self, updates: int, epochs: float | None = None, seed: int = 0) -> Recipe:
         """The recipe for a run of so many optimizer updates, the dense start included.
 
         Args:
             updates: Optimizer updates of the whole run.
             epochs: Epochs of the whole run, needed only for `dense_epochs`.
+            seed: Of random masks.
         """
         dense = self._dense_updates(updates, epochs)
         T = updates - dense
@@ -171,7 +191,7 @@ class PruningConfig:
             refuse("cycles", k, rule, "train longer, use a smaller batch" + (", or lower cycles" if k > 1 else ""))
         recipe = METHODS[self.method].build(self.resolved, T, self._lr)
         if not recipe.keep_zeros:
-            recipe = dataclasses.replace(recipe, choose=self.choice)
+            recipe = recipe.pruning_by(self._choice(seed), self.resolved("row_floor"))
         if applies(self.method, "mask_momentum") and self.resolved("mask_momentum"):
             recipe = dataclasses.replace(recipe, moments=core.MASK)
         return core.with_dense_start(recipe, dense, lr=self._lr)

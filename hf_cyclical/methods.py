@@ -10,7 +10,23 @@ from typing import Any
 
 from hf_cyclical.core import recipes
 
-from .core import LrFactor, Recipe, Share, acdc, erk, lamp, ranked, uniform
+from .core import (
+    LrFactor,
+    Recipe,
+    Score,
+    Share,
+    acdc,
+    dpf,
+    erk,
+    granet,
+    lamp,
+    magnitude,
+    random_scores,
+    ranked,
+    rigl,
+    snfs,
+    uniform,
+)
 
 Settings = Callable[[str], Any]
 """A setting by its name, with the default in place of None: `PruningConfig.resolved`."""
@@ -18,6 +34,8 @@ Settings = Callable[[str], Any]
 _LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor"})
 _CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity", "pattern"})
 _RISE = frozenset({"schedule", "delta_t", "ramp_fraction", "mask_momentum"}) | _CHOICE | _LR
+_EXCHANGE = frozenset({"target_sparsity", "share", "row_floor", "delta_t", "drop_fraction"}) | _LR
+_START = frozenset({"init_masks"})
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,7 @@ class Method:
         with_one_cycle: The method that it is with a single cycle, if that has a name of its own.
         defaults: Of settings whose default is not that of the others.
         keeps_zeros: Whether it keeps the zeros that a model has, and so has no target.
+        redistributes: Whether weights move between layers, so that the share is only that of the first masks.
     """
 
     build: Callable[[Settings, int, LrFactor], Recipe]
@@ -43,6 +62,7 @@ class Method:
     with_one_cycle: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     keeps_zeros: bool = False
+    redistributes: bool = False
 
 
 def _rise(get: Settings, lr: LrFactor) -> dict[str, Any]:
@@ -125,9 +145,73 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             shortest=3,
             defaults=MappingProxyType({"cycles": 8, "lr_shape": "cosine"}),
         ),
+        "rigl": Method(
+            build=lambda get, T, lr: rigl(
+                get("target_sparsity"),
+                T,
+                delta_t=get("delta_t"),
+                fraction=get("drop_fraction"),
+                stop=get("ramp_fraction"),
+                replace_step=get("replace_step"),
+                lr=lr,
+            ),
+            settings=_EXCHANGE | _START | {"layer_sparsity", "ramp_fraction", "replace_step"},
+            help="constant sparsity; small weights are exchanged for those with large gradients (Evci et al. 2020)",
+            sentence=(
+                "It was trained at constant sparsity (RigL): at regular intervals the smallest weights were exchanged "
+                "for those with the largest gradients."
+            ),
+            defaults=MappingProxyType({"drop_fraction": 0.3, "ramp_fraction": 0.75}),
+        ),
+        "snfs": Method(
+            build=lambda get, T, lr: snfs(
+                get("target_sparsity"), T, delta_t=get("delta_t"), fraction=get("drop_fraction"), lr=lr
+            ),
+            settings=_EXCHANGE | _START,
+            help="constant sparsity; small weights move to where the momentum is large (SNFS, Dettmers 2019)",
+            sentence=(
+                "It was trained at constant sparsity (sparse momentum, SNFS): at regular intervals the smallest "
+                "weights were exchanged for those with the largest momentum, and moved to layers with a larger one."
+            ),
+            defaults=MappingProxyType({"delta_t": None}),
+            redistributes=True,
+        ),
+        "dpf": Method(
+            build=lambda get, T, lr: dpf(
+                get("target_sparsity"), T, delta_t=get("delta_t"), ramp=get("ramp_fraction"), lr=lr
+            ),
+            settings=_CHOICE | _LR | {"delta_t", "ramp_fraction"},
+            help="gradual; sparse in every pass, while steps are applied to dense weights (DPF, Lin et al. 2020)",
+            sentence=(
+                "It was pruned gradually with feedback (DPF): gradients were those of the sparse model, and were "
+                "applied to dense weights, of which the masks were chosen."
+            ),
+            defaults=MappingProxyType({"delta_t": 16, "ramp_fraction": 0.75}),
+        ),
+        "granet": Method(
+            build=lambda get, T, lr: granet(
+                get("target_sparsity"),
+                T,
+                delta_t=get("delta_t"),
+                fraction=get("drop_fraction"),
+                ramp=get("ramp_fraction"),
+                lr=lr,
+            ),
+            settings=_EXCHANGE | {"layer_sparsity", "ramp_fraction"},
+            help="gradual; small weights are exchanged for those with large gradients (GraNet, Liu et al. 2021)",
+            sentence=(
+                "It was pruned gradually (GraNet): after each pruning, small weights were exchanged for those with the "
+                "largest gradients."
+            ),
+            defaults=MappingProxyType({"share": "global", "ramp_fraction": 0.6875}),
+        ),
     }
 )
 DEFAULT_METHOD = "cyclical"
+INIT_MASKS: Mapping[str, Callable[[int], Score]] = MappingProxyType(
+    {"magnitude": lambda seed: magnitude, "random": random_scores}
+)
+"""What decides which weights stay at first, given a seed."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,11 @@ class Loop:
         for group, lr in zip(self.optimizer.param_groups, self.base, strict=True):
             group["lr"] = lr * self.eta(t)
         self.optimizer.zero_grad()
-        inputs, labels = batch
-        nn.functional.cross_entropy(self.model(inputs), labels).backward()
+        parts = batch if isinstance(batch, list) else [batch]  # micro-batches, whose gradients are averaged
+        for inputs, labels in parts:
+            output = self.model(inputs)
+            logits = output["logits"] if isinstance(output, dict) else output
+            (nn.functional.cross_entropy(logits, labels) / len(parts)).backward()
         return {name: p.grad.clone() for name, p in self.params.items()}
 
     def step_with_masked_gradients(self):

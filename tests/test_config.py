@@ -6,10 +6,11 @@ import json
 import pytest
 import reference
 
-from hf_cyclical import PruningConfig
-from hf_cyclical.core import recipes
+from hf_cyclical import PruningConfig, PruningError
+from hf_cyclical.core import Regrowth, acdc, dpf, granet, recipes, rigl, snfs
 
 METHODS = ["cyclical", "gradual", "gradual_recovery", "cyclical_lr", "iterative", "one_shot", "pgd", "freeze"]
+METHODS += ["rigl", "snfs", "dpf", "granet"]
 PRUNING_METHODS = [method for method in METHODS if method != "freeze"]
 
 
@@ -102,6 +103,10 @@ def test_only_a_target_of_0_is_nothing_to_do(settings, prunes):
         {"method": "pgd", "target_sparsity": 0.5, "share": "global"},
         {"share": "global"},
         {"share": "lamp"},
+        {"method": "rigl", "init_masks": "random", "share": "erk", "drop_fraction": 0.2, "replace_step": False},
+        {"method": "snfs"},
+        {"method": "dpf", "pattern": "2:4"},
+        {"method": "granet", "delta_t": 50},
         {"method": "acdc", "share": "erk", "layer_sparsity": ["layer1.*=0.8", "fc=0"]},
         {
             "target_sparsity": 0.98,
@@ -154,10 +159,27 @@ SETTINGS = {"delta_t": 7, "ramp_fraction": 0.6, "schedule": "linear"}
         ("iterative", {"cycles": 3}, recipes.iterative(0.8, 90, k=3, lr=RISE["lr"])),
         ("one_shot", {}, recipes.one_shot(0.8, 90, lr=RISE["lr"])),
         ("pgd", {}, recipes.pgd(0.8, 90)),
+        (
+            "rigl",
+            {"delta_t": 7, "drop_fraction": 0.2, "ramp_fraction": 0.6, "replace_step": False},
+            rigl(0.8, 90, delta_t=7, fraction=0.2, stop=0.6, replace_step=False, lr=RISE["lr"]),
+        ),
+        ("rigl", {"delta_t": 7}, rigl(0.8, 90, delta_t=7, lr=RISE["lr"])),
+        ("snfs", {"delta_t": 7, "drop_fraction": 0.2}, snfs(0.8, 90, delta_t=7, fraction=0.2, lr=RISE["lr"])),
+        ("snfs", {}, snfs(0.8, 90, lr=RISE["lr"])),
+        ("dpf", {"delta_t": 7, "ramp_fraction": 0.6}, dpf(0.8, 90, delta_t=7, ramp=0.6, lr=RISE["lr"])),
+        ("dpf", {}, dpf(0.8, 90, lr=RISE["lr"])),
+        (
+            "granet",
+            {"delta_t": 7, "drop_fraction": 0.2, "ramp_fraction": 0.6},
+            granet(0.8, 90, delta_t=7, fraction=0.2, ramp=0.6, lr=RISE["lr"]),
+        ),
+        ("granet", {}, granet(0.8, 90, lr=RISE["lr"])),
+        ("acdc", {"cycles": 3}, acdc(0.8, 90, k=3, lr=RISE["lr"])),
     ],
 )
 def test_every_method_is_built_from_its_settings(method, settings, recipe):
-    rates = {} if method == "pgd" else {"lr_drop_at": 0.5, "lr_drop_factor": 0.2}
+    rates = {} if method == "pgd" else {"lr_shape": "drop", "lr_drop_at": 0.5, "lr_drop_factor": 0.2}
     built = PruningConfig(method=method, target_sparsity=0.8, **settings, **rates).recipe(90)
     assert built.cycles == recipe.cycles
     for t in range(90):
@@ -165,6 +187,32 @@ def test_every_method_is_built_from_its_settings(method, settings, recipe):
         assert built.eta(t) == recipe.eta(t)
         assert built.update_at(t) == recipe.update_at(t)
         assert built.project_at(t) == recipe.project_at(t)
+        assert built.hold_at(t) == recipe.hold_at(t)
+        if isinstance(recipe.choose, Regrowth):
+            assert built.choose.fraction(t) == recipe.choose.fraction(t)
+    assert built.straight_through == recipe.straight_through
+
+
+@pytest.mark.parametrize("method", ["rigl", "snfs", "granet"])
+def test_methods_that_exchange_single_weights_refuse_patterns(method):
+    for pattern in ("2:4", "4x1"):
+        with pytest.raises(PruningError, match=f"pattern '{pattern}' has no meaning for method {method}: leave it out"):
+            PruningConfig(method=method, pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "snfs", "layer_sparsity": ["fc=0.5"]}, "layer_sparsity .* has no meaning for method snfs"),
+        ({"init_masks": "random"}, "init_masks 'random' has no meaning for method cyclical"),
+        ({"method": "rigl", "init_masks": "chance"}, "init_masks 'chance' is not one of magnitude, random"),
+        ({"method": "rigl", "drop_fraction": 0}, r"drop_fraction 0 must be in \[0.005, 1\]"),
+        ({"method": "granet", "mask_momentum": True}, "mask_momentum True has no meaning for method granet"),
+    ],
+)
+def test_settings_of_other_methods_are_refused(settings, words):
+    with pytest.raises(PruningError, match=words):
+        PruningConfig(**settings)
 
 
 def test_what_is_stored_says_what_ran():

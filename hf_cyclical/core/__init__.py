@@ -2,14 +2,25 @@
 
 from . import recipes, schedules, settings
 from .alternation import acdc
-from .choices import Choice, Largest, Steered, View, layer_targets
+from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
 from .dpf import dpf
 from .errors import PruningError, first_line
 from .granet import granet
 from .layers import prunable_parameters, refuse_transposed
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
-from .moments import KEEP, MASK, Moments, has_momentum, momentum_name, refuse_without_momentum, refuse_without_restart
+from .moments import (
+    KEEP,
+    MASK,
+    MASKING,
+    RANKING,
+    Moments,
+    Need,
+    has_momentum,
+    momentum_name,
+    refuse_without_momentum,
+    refuse_without_restart,
+)
 from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of, refuse_unfit
 from .recipes import (
     LrFactor,
@@ -43,6 +54,8 @@ from .tvpgd import TVPGD
 __all__ = [
     "KEEP",
     "MASK",
+    "MASKING",
+    "RANKING",
     "TVPGD",
     "UNSTRUCTURED",
     "Blocks",
@@ -53,12 +66,14 @@ __all__ = [
     "LrFactor",
     "LrShape",
     "Moments",
+    "Need",
     "NofM",
     "Pattern",
     "PruningError",
     "Recipe",
     "RecoveryTracker",
     "Regrowth",
+    "Score",
     "Shape",
     "Shards",
     "Share",
@@ -89,6 +104,7 @@ __all__ = [
     "lr_drop",
     "lr_factor",
     "lr_linear",
+    "magnitude",
     "magprune",
     "mask_distance",
     "momentum_name",

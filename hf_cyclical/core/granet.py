@@ -6,7 +6,7 @@ from dataclasses import replace
 from .choices import Largest
 from .errors import PruningError
 from .moments import forget_state
-from .recipes import LrFactor, Recipe, gradual, lr_cosine
+from .recipes import LrFactor, Recipe, gradual
 from .regrowth import Regrowth, Within
 from .schedules import cosine
 from .scores import gradient
@@ -35,11 +35,11 @@ def granet(
         delta_t: Updates between two choices of the masks.
         fraction: Part of the weights that stay which is exchanged at first; it falls to 0.005 along half a cosine.
         ramp: Part of the run in which the sparsity rises: the authors' 110 of 160 epochs.
-        lr: Learning-rate factor over the whole run; a cosine if not given.
+        lr: Learning-rate factor over the whole run; a drop if not given.
     """
     if not _LEAST <= fraction <= 1:
         raise PruningError(f"fraction={fraction} cannot work: give {_LEAST} <= fraction <= 1")
-    recipe = gradual(s_t, T, delta_t=delta_t, ramp=ramp, lr=lr or lr_cosine)
+    recipe = gradual(s_t, T, delta_t=delta_t, ramp=ramp, lr=lr)
     return replace(
         recipe,
         update_at=lambda t: recipe.update_at(t) or t % delta_t == 0,

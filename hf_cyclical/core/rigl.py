@@ -2,7 +2,7 @@
 
 from .errors import PruningError
 from .moments import forget_state
-from .recipes import LrFactor, Recipe, lr_cosine
+from .recipes import LrFactor, Recipe, lr_drop
 from .regrowth import Regrowth
 from .schedules import constant, cosine, split, zero_first
 from .scores import gradient
@@ -31,7 +31,7 @@ def rigl(
         fraction: Part of the weights that stay which is exchanged at first; it falls to 0 along half a cosine.
         stop: Part of the run after which masks stay fixed.
         replace_step: Whether an exchange takes the place of the optimizer's step, as the authors have it.
-        lr: Learning-rate factor over the whole run; a cosine if not given.
+        lr: Learning-rate factor over the whole run; a drop if not given.
     """
     end = round(stop * T)
     if delta_t < 1 or not 0 <= fraction <= 1:
@@ -42,7 +42,7 @@ def rigl(
 
     return Recipe(
         s=constant(s_t),
-        eta=(lr or lr_cosine)(T),
+        eta=(lr or lr_drop())(T),
         update_at=exchanges,
         cycles=split(T, 1),
         choose=Regrowth(zero_first(cosine(fraction, 0.0, end)), gradient),

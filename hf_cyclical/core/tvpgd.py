@@ -69,6 +69,7 @@ class TVPGD:
         }
         self.t = 0
         self.s_now = 0.0
+        self._paused = False
         self._line3: Line3 | None = None
         if recipe.intervenes and optimizer is not None:
             self._line3 = Line3(optimizer, self.params, dense=recipe.straight_through)
@@ -88,8 +89,17 @@ class TVPGD:
         self.t = t + 1
         return renewed
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For steps of the optimizer that are no updates, as torch makes to load or save the state of split weights."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
     def _begin_line_3(self) -> None:
-        if self._line3 is not None:
+        if self._line3 is not None and not self._paused:
             self._line3.begin(held=self.recipe.hold_at(self.t))
 
     def _end_line_3(self, t: int) -> None:

@@ -20,6 +20,7 @@ from .markdown import Markdown, clean, code, environment, word
 CARD_NAME = "README.md"
 TASK = "image-classification"
 TAGS = ["hf_cyclical", "pruned", "sparse"]
+_MOVED = "Weights moved between the layers, so that some are sparser than others."
 _MOST_LAYERS = 60  # in the table of the card
 
 
@@ -197,9 +198,10 @@ def _method(config: dict[str, Any]) -> Markdown:
 def _share(config: dict[str, Any]) -> Markdown | None:
     """How the zeros are shared out among the layers; nothing of zeros that were there before."""
     settings = current_settings(config)
-    if settings.get("share") not in list(SHARES) or METHODS[config["method"]].keeps_zeros:
+    row = METHODS[config["method"]]
+    if settings.get("share") not in list(SHARES) or row.keeps_zeros:
         return None
-    sentence = SHARES[settings["share"]].sentence
+    sentence = _MOVED if row.redistributes else SHARES[settings["share"]].sentence
     if isinstance(targets := settings.get("layer_sparsity"), list):
         sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
     if isinstance(floor := settings.get("row_floor"), int) and floor:

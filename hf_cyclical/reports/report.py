@@ -137,6 +137,17 @@ class PruningReport:
         return sum(layer.weights - layer.kept for layer in self.layers)
 
     @property
+    def mean_density(self) -> float:
+        """Fraction of the prunable weights that the masks keep, in the mean over all updates: a cost of training.
+
+        It is what hardware that skips zeros would pay for the passes of the model, dense training being 1.
+        """
+        points = [[0, self.start_sparsity], *([update + 1, sparsity] for update, sparsity, _ in self.masks)]
+        ends = [*(update for update, _ in points[1:]), self.updates]
+        kept = sum((1 - sparsity) * (end - start) for (start, sparsity), end in zip(points, ends, strict=True))
+        return kept / self.updates
+
+    @property
     def empty(self) -> float | None:
         """Fraction of the filters of all convolutions that have no weight left; None if it is not known."""
         convolutions = [layer for layer in self.layers if len(layer.shape) > 2]
@@ -212,7 +223,7 @@ class PruningReport:
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
-            f"{empty}"
+            f"\nThe masks kept {show(self.mean_density)} of them in the mean over all updates.{empty}"
         )
 
 

@@ -15,6 +15,8 @@ from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import (
     KEEP,
     MASK,
+    MASKING,
+    RANKING,
     PruningError,
     Recipe,
     has_momentum,
@@ -57,12 +59,13 @@ def refuse_planned_optimizer(trainer: Trainer, recipe: Recipe, params: Mapping[s
         kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
     if recipe.restarts:
         refuse_without_restart(kind)
-    if trainer.pruning.mask_momentum:
-        momentum_name(kind)
+    needs = [MASKING] * bool(trainer.pruning.mask_momentum) + [RANKING] * recipe.needs_momentum
+    for need in needs:
+        momentum_name(kind, need)
         if optimizer is None:
             params = {"": torch.nn.Parameter(torch.zeros(1))}
             optimizer = kind(params.values(), **options)
-        refuse_without_momentum(optimizer, params)
+        refuse_without_momentum(optimizer, params, need)
 
 
 def fitting(recipe: Recipe, pruning: PruningConfig, optimizer: Optimizer, params: Mapping[str, torch.Tensor]) -> Recipe:

@@ -77,7 +77,7 @@ def _kept(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]
         return {name: int(p.count_nonzero()) for name, p in params.items()}
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()}
     config.choice(View(params, masks, 0), config.resolved("target_sparsity"), masks)
-    ahead = SHARES[config.resolved("share")].ahead
+    ahead = SHARES[config.resolved("share")].ahead and not METHODS[config.method].redistributes
     own = layer_targets(params, config.layer_targets)
     return {name: int(mask.count_nonzero()) for name, mask in masks.items() if ahead or name in own}
 
@@ -152,7 +152,7 @@ def _mask_lines(recipe: Recipe) -> list[str]:
         if inside:
             lines.append(f"    cycle {i}: {_progression(inside)}")
     ramps = [sum(t in cycle for t in updates) for cycle in recipe.cycles]
-    if 1 < ramps[0] < _FEW:
+    if 1 < ramps[0] < _FEW and recipe.s(recipe.cycles[0].start) < recipe.s_t:
         lines.append(
             f"  That is {ramps[0]} times a cycle: a smaller delta_t would let the sparsity rise more gradually."
         )

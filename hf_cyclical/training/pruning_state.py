@@ -44,7 +44,7 @@ def save_state(
     tensors = {}
     for name in pruner.masks:  # one layer at a time, so that no process holds more than one in full
         layer = {f"mask.{name}": _pack(pruner.whole_mask(name)), f"flags.{name}": _planes(tracker.whole_flags(name))}
-        if pruner.dense:
+        if pruner.hides:
             layer[f"hidden.{name}"] = pruner.hidden_values(name).cpu()
         if write:
             tensors |= layer

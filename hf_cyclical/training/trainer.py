@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -257,22 +258,27 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
             self.run.take_best(self.state.best_model_checkpoint, self.state.best_global_step)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
+        with self._no_update():
+            super()._save_optimizer_and_scheduler(output_dir)
         if self.run is not None:
             self.run.save(output_dir, self.settings(), write=self.args.should_save)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with self._no_update():
+            super()._load_optimizer_and_scheduler(checkpoint)
         if self.run is not None and checkpoint is not None:
             self.run.resume(checkpoint)
 
     # -----------------------------------------------------------------------------------------------------------------
 
+    def _no_update(self) -> AbstractContextManager[None]:
+        return self.run.pruner.paused() if self.run is not None else nullcontext()
+
     def _recipe(self, updates: int) -> Recipe:
         """The recipe of a run of so many updates, made once."""
         epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
         if self._planned is None or self._planned[0] != (updates, epochs):
-            self._planned = (updates, epochs), self.pruning.recipe(updates, epochs)
+            self._planned = (updates, epochs), self.pruning.recipe(updates, epochs, self.args.seed)
         return self._planned[1]
 
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:

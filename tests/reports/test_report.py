@@ -48,6 +48,12 @@ def test_both_denominators(report):
     assert report.overall_sparsity == 180 / 250
 
 
+def test_mean_density_is_over_all_updates(report):
+    """Masks that are chosen after update 40 are those of the passes from update 41 on."""
+    assert report.mean_density == pytest.approx((41 * 1 + 10 * 0.1 + 40 * 0.55 + 9 * 0.1) / 100)
+    assert "kept 64.90 % of them in the mean over all updates" in report.summary()
+
+
 def test_table_sets_every_cycle_beside_the_dense_model(report):
     lines = report.table().splitlines()
     assert lines[0].split() == ["accuracy", "sparsity", "regrown", "mask", "distance", "recovered"]
