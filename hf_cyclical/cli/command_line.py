@@ -5,6 +5,7 @@ from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NoReturn
 
+from hf_cyclical.core import printable
 from hf_cyclical.formats import TOKEN
 
 USAGE_ERROR, INTERRUPTED = 2, 130
@@ -58,5 +59,5 @@ def fail(error: object) -> NoReturn:
     """End the command with one line and exit code 2."""
     text = str(error).rsplit("PruningError: ", 1)[-1]  # a worker of the DataLoader puts its traceback before it
     text = TOKEN.sub("...", text)  # a token that stood where something else belongs
-    sys.stderr.write(f"error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"error: {printable(' '.join(text.split()))}\n")
     sys.exit(USAGE_ERROR)

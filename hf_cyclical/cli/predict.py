@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_cyclical.core import PruningError
+from hf_cyclical.core import PruningError, printable
 
 from .command_line import Parser, fail
 
@@ -52,7 +52,7 @@ def _predict(source: str, paths: Sequence[Path], top: int) -> list[str]:
         output = fast(processor(image, return_tensors="pt")["pixel_values"])
         scores = torch.softmax(getattr(output, "logits", output)[0], -1)
         best = scores.topk(min(top, len(scores)))
-        lines += [f"{path}: {names[int(i)]} {float(score):.1%}" for score, i in zip(*best, strict=True)]
+        lines += [f"{path}: {printable(names[int(i)])} {float(score):.1%}" for score, i in zip(*best, strict=True)]
     return lines
 
 

@@ -5,7 +5,7 @@ from .alternation import acdc
 from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
 from .dpf import dpf
-from .errors import PruningError, first_line
+from .errors import PruningError, first_line, printable
 from .granet import granet
 from .layers import prunable_parameters, refuse_transposed
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
@@ -112,6 +112,7 @@ __all__ = [
     "part",
     "pattern_of",
     "pgd",
+    "printable",
     "prunable_parameters",
     "random_scores",
     "ranked",

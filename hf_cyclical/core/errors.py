@@ -13,4 +13,9 @@ def first_line(error: Exception) -> str:
     """The first line of an error's text, or its type if it has none; without a token that the HTTP library quotes."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     text = re.sub(r"Bearer [^'\"]*", "Bearer ...", text)[:_MOST_WORDS]
-    return "".join(letter if letter.isprintable() else "?" for letter in text)  # some quote what is in hostile files
+    return printable(text)  # some quote what is in hostile files
+
+
+def printable(text: str) -> str:
+    """Text in which no character can move the cursor or clear the screen."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -32,7 +32,7 @@ def check_weights(name: str, folder: Path) -> None:
     """Refuse a folder without safetensors."""
     if not any((folder / file).is_file() for file in (WEIGHTS, WEIGHTS_INDEX)):
         others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
-        found = f" but {others[0]}, which is not read" if others else ", the only kind of weights that is read"
+        found = f" but {others[0]!r:.80}, which is not read" if others else ", the only kind of weights that is read"
         raise PruningError(
             f"model {name!r} has no {WEIGHTS}{found}: save it with save_pretrained or timm's save_for_hf"
         )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from huggingface_hub import errors, get_token
 
-from hf_cyclical.core import PruningError
+from hf_cyclical.core import PruningError, printable
 from hf_cyclical.models import broke_on_the_way, is_of_the_hub
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -37,7 +37,9 @@ def _reason(error: Exception, repo_id: str, timeout: float | None) -> str:
     status = getattr(getattr(error, "response", None), "status_code", 0)
     said = getattr(error, "server_message", None) or str(error) or type(error).__name__
     said = re.sub(r"Bearer [^'\"]*", "Bearer ...", said)
-    said = " ".join(re.sub(r"\?\S+", "", said).split())[:_MOST_WORDS]  # an address may be signed behind its "?"
+    said = printable(
+        " ".join(re.sub(r"\?\S+", "", said).split())[:_MOST_WORDS]
+    )  # an address may be signed behind its "?"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{repo_id!r} was not pushed, as HF_HUB_OFFLINE is set: unset it"
     if status == 401:

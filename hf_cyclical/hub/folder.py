@@ -32,6 +32,7 @@ from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, read_finished
 
 from .card import CARD_NAME as CARD
 from .measured_speed import read_speed
+from .other_weights import LEADS_ELSEWHERE
 from .push_settings import MAIN, PACKED
 from .record import stamp
 from .self_description import card_of
@@ -103,11 +104,12 @@ def _copy(run: Path, folder: Path) -> None:
 
 
 def _hide_paths(run: Path, folder: Path) -> None:
-    """Others' tools write where a model came from into its settings."""
+    """Others' tools write where a model came from into its settings, and where else there are weights or code of it."""
     for file in (folder / name for name in (CONFIG, *PROCESSORS)):
         if file.exists():
             content = read_json(str(run), file)
-            if (hidden := hide_in_settings(content)) != content:
+            kept = {key: value for key, value in content.items() if key not in LEADS_ELSEWHERE}
+            if (hidden := hide_in_settings(kept)) != content:
                 file.write_text(json.dumps(hidden, indent=2) + "\n", encoding="utf-8")
 
 

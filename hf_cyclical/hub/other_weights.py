@@ -17,6 +17,7 @@ _WEIGHTS = re.compile(
 )
 # What Trainer leaves in a folder.
 _OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.(bin|pt)|rng_state(_\d+)?\.pth")
+LEADS_ELSEWHERE = ("auto_map", "configuration_files", "fusion_config", "transformers_weights")  # in config.json
 _SOURCES = ("custom_load", "file", "hf_hub_filename", "hf_hub_id", "label_offset", "source", "state_dict", "url")
 
 
@@ -34,10 +35,8 @@ def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[s
         packed: Whether the weights are packed.
         kinds: What the tensors are.
     """
-    if config.get("transformers_weights", WEIGHTS) != WEIGHTS:
-        yield "transformers_weights", config["transformers_weights"]
-    for key in ("auto_map", "configuration_files", "fusion_config"):
-        if config.get(key):
+    for key in LEADS_ELSEWHERE:
+        if config.get(key) and (key, config[key]) != ("transformers_weights", WEIGHTS):
             yield key, config[key]
     if bool(config.get(QUANTIZATION_KEY)) != packed:
         yield QUANTIZATION_KEY, config.get(QUANTIZATION_KEY)

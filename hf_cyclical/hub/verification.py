@@ -13,6 +13,7 @@ from hf_cyclical.formats import (
     MAX_CONFIG_BYTES,
     MAX_METADATA_BYTES,
     METADATA_NAME,
+    QUANTIZATION_KEY,
     SCHEMA,
     WEIGHTS,
     Kind,
@@ -24,11 +25,14 @@ from hf_cyclical.formats import (
     parse_metadata,
     read_kinds,
     root_hash,
+    say_classes_once,
 )
 from hf_cyclical.models import find_all_files, plan_model
 from hf_cyclical.reports import align
 
+from .branches import content_hash, has_branch
 from .other_weights import other_weight_files, pointers_elsewhere
+from .push_settings import MAIN, PACKED
 from .record import count_weights, short_form
 
 _SHOWN = 20  # differences in the table
@@ -78,12 +82,36 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
 
     Args:
         source: A folder, or a Hub id.
-        revision: Branch, tag or commit of the Hub's.
+        revision: Branch, tag or commit of the Hub's. If not given, it is the branch main, and a branch `packed` must
+            hold the same model.
         max_bytes: The most that the weights may take, in the file and unpacked.
 
     Raises:
         PruningError: If the model cannot be found, or if one of its files is missing, too large or malformed.
     """
+    main, files = _verify_one(source, revision, max_bytes)
+    is_folder = Path(source).expanduser().is_dir()
+    if revision is not None or is_folder or not main.ok or not has_branch(str(source), PACKED):
+        return main
+    packed, others = _verify_one(source, PACKED, max_bytes)
+    differences = list(packed.differences)
+    if packed.ok and content_hash(files[WEIGHTS], max_bytes) != content_hash(others[WEIGHTS], max_bytes):
+        differences.append(f"its weights are not those of the branch {MAIN}")
+    if _model_config(files[CONFIG]) != _model_config(others[CONFIG]):
+        differences.append(f"its {CONFIG} describes another model than that of the branch {MAIN}")
+    row = (f"branch {PACKED}", f"as {MAIN}", f"as {MAIN}" if not differences else "another model")
+    return Verification(main.source, (*main.rows, row), tuple(f"branch {PACKED}: {line}" for line in differences))
+
+
+def _model_config(file: Path) -> dict[str, Any]:
+    """A config without what it says of the layout of the weights."""
+    config = parse_json(file.read_bytes(), CONFIG)
+    say_classes_once(config)
+    return {key: value for key, value in config.items() if key not in (KEY, QUANTIZATION_KEY)}
+
+
+def _verify_one(source: str | Path, revision: str | None, max_bytes: int) -> tuple[Verification, dict[str, Path]]:
+    """What `verify` says of one revision, and where its files are."""
     limits = {METADATA_NAME: MAX_METADATA_BYTES, CONFIG: MAX_CONFIG_BYTES, WEIGHTS: max_bytes}
     files, beside = find_all_files(source, revision, limits)
     if METADATA_NAME not in files:
@@ -102,9 +130,9 @@ def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = 
     comparison.differences += misfits
     comparison.fields("weights", recorded["weights"], describe_weights(file))
     if packed and not fits:  # what is no tensor of the model is not unpacked: it may take any memory
-        return comparison.result(source)
+        return comparison.result(source), files
     _compare_counts(comparison, recorded, config, file, skip, max_bytes)
-    return comparison.result(source)
+    return comparison.result(source), files
 
 
 def _compare_counts(

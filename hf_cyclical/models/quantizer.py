@@ -5,6 +5,7 @@ Importing this module registers it. What it needs of transformers beyond the reg
 """
 
 import copy
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,12 @@ def _refuse_misfits(model: "PreTrainedModel", file: str, max_bytes: int) -> None
     kinds = read_kinds(file, max_bytes=max_bytes)
     if strange := [name for name in kinds if not name.isprintable()]:  # transformers would print it
         raise PruningError(f"{file!r} has a tensor {strange[0]!r:.80}, which is no name: pack the model again")
+    stored = sum(prod(kind.shape) for kind in kinds.values())
+    if sum(parameter.numel() for parameter in model.parameters()) > stored:
+        raise PruningError(
+            f"the packed weights in {file!r} do not fit the config, which asks for more than the {stored:,} values that "
+            "there are: load the model as it was packed"
+        )
     config = copy.deepcopy(model.config)
     delattr(config, QUANTIZATION_KEY)
     fit = compare_loaded(type(model), config, kinds, model)

@@ -18,3 +18,9 @@ def test_one_line_without_tokens(said, shown, capsys):
     with pytest.raises(SystemExit) as exit_:
         fail(said)
     assert (exit_.value.code, capsys.readouterr().err) == (2, f"error: {shown or said}\n")
+
+
+def test_an_error_cannot_clear_the_screen(capsys):
+    with pytest.raises(SystemExit):
+        fail("no file 'a\x1b[2J\nb\x07'")
+    assert capsys.readouterr().err == "error: no file 'a?[2J b?'\n"

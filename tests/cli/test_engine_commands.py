@@ -56,6 +56,16 @@ def test_predict_names_the_classes_of_an_image(folder, tmp_path, capsys):
     assert {line.split()[1] for line in lines} < set(LABELS)
 
 
+def test_predict_prints_no_control_characters(folder, tmp_path, capsys):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {str(i): f"a\x1b[2J{i}" for i in range(3)}, "label2id": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    assert predict.main([str(folder), str(tmp_path / "image.png")]) == 0
+    assert "a?[2J" in (printed := capsys.readouterr().out)
+    assert printed.replace("\n", "").isprintable()
+
+
 def test_export_writes_a_file_that_onnx_runtime_runs(folder, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"

@@ -42,6 +42,11 @@ def test_an_error_of_the_server(hub, clients, run, refused):
     assert len([r for r in hub.asked("PUT", "/lfs/") if r.body[:1] != b"\x89"]) == 2  # weights go up once a branch
 
 
+def test_what_the_server_says_cannot_clear_the_screen(hub, refused):
+    hub.fail("POST", "/commit/", message="Database \x1b[2J on fire", times=None)
+    assert "(500: Database ?[2J on fire)" in refused("user/model")
+
+
 def test_an_error_between_the_branches(hub, clients, run, refused):
     hub.fail("POST", "/commit/packed")
     assert "(500: " in refused("user/model", "--packed", "--license", "mit")

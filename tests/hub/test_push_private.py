@@ -117,3 +117,15 @@ def test_images_that_are_none(run, tmp_path, data):
 def test_a_picture_stays_as_it_is():
     plain = without_text(image(), "x")
     assert without_text(plain, "x") == plain
+
+
+def test_settings_that_lead_to_other_weights_or_code(run, tmp_path):
+    settings = {
+        "auto_map": {"AutoModelForImageClassification": "x--model.Net"}, "transformers_weights": "x.safetensors",
+        "configuration_files": ["config.4.0.0.json"], "fusion_config": {"patch_embeddings": True},
+    }  # fmt: skip
+    edit_json(run / "config.json", lambda config: config.update(settings))
+    edit_json(run / "preprocessor_config.json", lambda config: config.update(auto_map={"AutoImageProcessor": "x.Y"}))
+    folder = built(run, tmp_path)
+    for name in ("config.json", "preprocessor_config.json"):
+        assert not settings.keys() & json.loads((folder / name).read_text()).keys()

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.odd_dtypes import BITS, with_dtype
 from support.stamped import edit_json, save_stamped
-from support.tiny_models import assert_same_model, images, save_timm
+from support.tiny_models import FAMILIES, TIMM, assert_same_model, images, save_timm
 
 from hf_cyclical import PruningError
 from hf_cyclical.formats import encode, pack_file, pack_folder, unpack_folder
@@ -85,7 +85,7 @@ class TestOk:
         assert rows["achieved prunable"] == (f"{metadata['achieved']['prunable']:,}",) * 2
         assert rows["header mask_sha256"] == rows["config.json mask_sha256"] == rows["mask_sha256"]
 
-    @pytest.mark.parametrize("name", ["cifar_resnet8", "ResNet", "ViT", "test_convnext"])
+    @pytest.mark.parametrize("name", [*FAMILIES, *TIMM])
     def test_there_and_back(self, name, tmp_path):
         dense, packed, back = (tmp_path / layout for layout in ("dense", "packed", "back"))
         save_stamped(name, dense)

@@ -73,6 +73,23 @@ class TestHub:
         assert "is not in the cache" in none
         assert not hub.asked("GET", r"/resolve/.*[.]bin")
 
+    def test_another_model_on_the_branch_packed(self, hub, models, tmp_path):
+        """Each branch agrees with itself."""
+        model, packed = models / "cifar_resnet8", models / "cifar_resnet8-packed"
+        save_stamped("cifar_resnet8", tmp_path / "other", 0.5)
+        pack_folder(tmp_path / "other", tmp_path / "other-packed")
+        self.put(hub, "user/weights", model)
+        self.put(hub, "user/weights", tmp_path / "other-packed", "packed")
+        self.put(hub, "user/config", model)
+        config = packed / "config.json"
+        self.put(hub, "user/config", packed, "packed", config__json=config.read_bytes().replace(b"{", b'{"x": 1,', 1))
+        self.put(hub, "user/dense", model)
+        self.put(hub, "user/dense", packed, "packed", model__safetensors=(model / WEIGHTS).read_bytes())
+        names = ["user/weights", "user/config", "user/dense"]
+        calls = [["verify", name, *more] for name in names for more in ([], ["main"], ["packed"])]
+        found = ask(hub, on_the_hub, calls, token=READER)
+        assert found == [False, True, True, False, True, True, False, True, False]
+
     def test_other_weights_beside(self, hub, models):
         pickle = {"pytorch_model__bin": b"\x80\x04."}
         self.put(hub, "user/pickle", models / "cifar_resnet8", **pickle)

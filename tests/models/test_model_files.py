@@ -165,7 +165,7 @@ DAMAGE = {
     "holds no settings but a list": lambda f: (f / "config.json").write_text("[]"),
     "config.json of .* cannot be used": lambda f: edit_config(f, hidden_size="eight"),
     "has no model.safetensors, the only kind": lambda f: (f / "model.safetensors").unlink(),
-    "has no model.safetensors but pytorch_model.bin, which is not read": to_pickle,
+    "has no model.safetensors but 'pytorch_model.bin', which is not read": to_pickle,
     "weights of .* are damaged, download or save them again": cut_weights,
     "do not fit its config: 1 tensors .* vit.layernorm.weight": drop_tensor,
     "do not fit its config: .* vit.embeddings.position_embeddings": lambda f: edit_config(f, image_size=64),

@@ -81,13 +81,24 @@ class TestMemory:
         config.pop("label2id")
         labels = {str(i): f"L{i}" for i in range(1 << 17)}
         (resnet / "config.json").write_text(json.dumps(config | {"id2label": labels, "hidden_sizes": [8, 8]}))
-        refused(load_auto, "classifier.1.*in the model of config.json", resnet)
+        refused(load_auto, "do not fit the config, which asks for more than the .* values that there are", resnet)
 
     def test_layers_that_there_are_no_weights_for(self, resnet):
         edit(resnet, depths=[1, 3])
-        refused(load_auto, "do not fit the config: .* tensors are missing", resnet)
+        refused(load_auto, "do not fit the config, which asks for more than", resnet)
         with pytest.raises(PruningError, match="do not fit"):
             load(resnet)
+
+    def test_layers_of_other_names(self, resnet):
+        tensors = load_file(resnet.parent / "dense" / WEIGHTS)
+        tensors["junk"] = tensors.pop(CONV)
+        save_file(tensors, resnet.parent / "dense" / WEIGHTS, {"format": "pt"})
+        pack_file(resnet.parent / "dense" / WEIGHTS, resnet / WEIGHTS)
+        refused(
+            load_auto,
+            f"do not fit the config: 1 tensors are missing or of another dtype, the first is '{CONV}'",
+            resnet,
+        )
 
     @pytest.mark.parametrize("shape", [(1 << 28,), (1 << 14, 1 << 14)])
     def test_zeros_that_no_model_has(self, resnet, shape, tmp_path):
