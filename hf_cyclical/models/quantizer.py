@@ -118,8 +118,8 @@ def _refuse_misfits(model: "PreTrainedModel", file: str, max_bytes: int) -> None
     stored = sum(prod(kind.shape) for kind in kinds.values())
     if sum(parameter.numel() for parameter in model.parameters()) > stored:
         raise PruningError(
-            f"the packed weights in {file!r} do not fit the config, which asks for more than the {stored:,} values that "
-            "there are: load the model as it was packed"
+            f"the packed weights in {file!r} do not fit the config, which asks for more than the {stored:,} values "
+            "that there are: load the model as it was packed"
         )
     config = copy.deepcopy(model.config)
     delattr(config, QUANTIZATION_KEY)
