@@ -12,11 +12,14 @@ from torch.utils.data import Dataset, IterableDataset
 from torchvision.transforms import v2
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import CLASSIFICATION
 
 from .columns import Columns, missing_label
 from .decoding import EncodedImages, decode
 from .keyed_random import drawn_from, image_keys
 from .transforms import Transform, crop_and_flip, shift
+
+IMAGES, LABELS = CLASSIFICATION.columns
 
 if TYPE_CHECKING:
     import datasets
@@ -86,7 +89,7 @@ class TensorImages(_Epochs, Dataset):
         if self.padding is not None:
             move = crop_and_flip if self.mirror else shift
             images = move(images, image_keys(self.seed, self.epoch, indices), self.padding)
-        return {"pixel_values": self.transform(images), "labels": self.labels[indices]}
+        return {IMAGES: self.transform(images), LABELS: self.labels[indices]}
 
     def __getitem__(self, index: int) -> Batch:
         return _first(self.__getitems__([index]))
@@ -118,7 +121,7 @@ class SingleImages(_Epochs, Dataset):
         else:
             keys = image_keys(self.seed, self.epoch, indices)
             pixels = [_drawn(self.transform, image, key) for image, key in zip(images, keys, strict=True)]
-        return {"pixel_values": torch.stack(pixels), "labels": self.labels[indices]}
+        return {IMAGES: torch.stack(pixels), LABELS: self.labels[indices]}
 
     def __getitem__(self, index: int) -> Batch:
         return _first(self.__getitems__([index]))
@@ -187,7 +190,7 @@ class StreamedImages(_Epochs, IterableDataset):
                 pixels = self.transform(image)
             else:
                 pixels = _drawn(self.transform, image, image_keys(self.seed, epoch, [_identity(encoded)])[0])
-            yield {"pixel_values": pixels, "labels": torch.tensor(label)}
+            yield {IMAGES: pixels, LABELS: torch.tensor(label)}
 
     def _rows(self, epoch: int) -> "datasets.IterableDataset":
         rows = self.split.rows

@@ -18,4 +18,5 @@ __getattr__, __dir__, __all__ = lazy_names(
     "totals",
     redaction="TOKEN hide_in_command hide_in_header hide_in_settings hide_paths last_part public_about without_secrets",
     tensor_files="plus_zeros write_tensors",
+    tasks="CLASSIFICATION DETECTION SEGMENTATION TASKS Task task_of",
 )

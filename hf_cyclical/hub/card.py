@@ -11,14 +11,13 @@ from huggingface_hub.utils import validate_repo_id
 
 from hf_cyclical.config import current_settings
 from hf_cyclical.core import NofM, Pattern, PruningError, pattern_of
-from hf_cyclical.formats import last_part, public_about
+from hf_cyclical.formats import CLASSIFICATION, Task, last_part, public_about
 from hf_cyclical.methods import METHODS, SHARES
-from hf_cyclical.reports import PruningReport, final_metrics, finite, show
+from hf_cyclical.reports import PruningReport, final_metrics, finite, is_rate, show
 
 from .markdown import Markdown, clean, code, environment, word
 
 CARD_NAME = "README.md"
-TASK = "image-classification"
 TAGS = ["hf_cyclical", "pruned", "sparse"]
 _MOVED = "Weights moved between the layers, so that some are sparser than others."
 _MOST_LAYERS = 60  # in the table of the card
@@ -37,6 +36,7 @@ def render_card(
     processor: bool = True,
     multiply_adds: dict[str, Any] | None = None,
     speed: dict[str, Any] | None = None,
+    task: Task = CLASSIFICATION,
 ) -> str:
     """The README.md of a pruned model, with its YAML.
 
@@ -52,6 +52,7 @@ def render_card(
         processor: Whether transformers finds an image processor beside the model.
         multiply_adds: For one image, `dense` and `sparse`, and the `shape` of it; nothing is said if not given.
         speed: As `read_speed` gives it; nothing is said if not given.
+        task: What the model is for.
 
     Raises:
         PruningError: If `repo_id` cannot be one, or if the library or the method is another.
@@ -61,10 +62,11 @@ def render_card(
     if repo_id is not None and not _is_hub_id(repo_id):
         raise PruningError(f"repo_id {repo_id!r} cannot be one: use owner/name, of letters, digits, -, _ and .")
     report = dataclasses.replace(report, about=public_about(report.about))
-    data = _card_data(report, metadata, library=library, repo_id=repo_id, license=license)
+    data = _card_data(report, metadata, library=library, repo_id=repo_id, license=license, task=task)
     values = {
         "yaml": Markdown(data.to_yaml()),
         "library": library,
+        "task": {name: Markdown(getattr(task, name)) for name in ("noun", "auto_class", "measured_on", "article")},
         "processor": processor,
         "registered": _registered(architecture or report.about.get("model")),
         "repo": Markdown(repo_id or "."),
@@ -74,22 +76,29 @@ def render_card(
         "speed": speed,
         "figure": Markdown(quote(figure)) if figure else None,
     }
-    return environment().get_template("card.md.jinja").render(values | _of_run(report) | _of_model(report, metadata))
+    values |= _of_run(report, task) | _of_model(report, metadata)
+    return environment().get_template("card.md.jinja").render(values)
 
 
 # YAML ----------------------------------------------------------------------------------------------------------------
 
 
 def _card_data(
-    report: PruningReport, metadata: dict[str, Any], *, library: str, repo_id: str | None, license: str | None
+    report: PruningReport,
+    metadata: dict[str, Any],
+    *,
+    library: str,
+    repo_id: str | None,
+    license: str | None,
+    task: Task,
 ) -> ModelCardData:
     base, dataset = (metadata.get("base_model") or {}).get("id"), report.about.get("dataset")
     on_hub = _is_hub_id(base)
     sparsity = _sparsity_tag(metadata["achieved"]["sparsity"])
-    results = _results(report, dataset, sparsity)
+    results = _results(report, dataset, sparsity, task)
     return ModelCardData(
         library_name=library,
-        pipeline_tag=TASK,
+        pipeline_tag=task.tag,
         license=clean(license) if license else None,
         base_model=base if on_hub else None,
         base_model_relation="finetune" if on_hub else None,  # there is no value for pruned
@@ -101,21 +110,21 @@ def _card_data(
     )
 
 
-def _results(report: PruningReport, dataset: str | None, sparsity: str) -> list[EvalResult]:
+def _results(report: PruningReport, dataset: str | None, sparsity: str, task: Task) -> list[EvalResult]:
     """What was measured, as the Hub reads it; it takes no result without the name of a dataset."""
     if not dataset:
         return []
     final = final_metrics(report)
     return [
         EvalResult(
-            task_type=TASK,
+            task_type=task.tag,
             dataset_type=dataset if _is_hub_id(dataset) else _short(dataset),
             dataset_name=_short(dataset),
             metric_type="accuracy" if name.endswith("accuracy") else clean(name),
             metric_name=f"{clean(name)} at {sparsity} % sparsity",
             metric_value=round(final[name], 4),
         )
-        for name in _shown_metrics(report, final)
+        for name in _shown_metrics(report, final, task)
     ]
 
 
@@ -147,7 +156,7 @@ def _is_hub_id(name: Any) -> bool:
 # Sections ------------------------------------------------------------------------------------------------------------
 
 
-def _of_run(report: PruningReport) -> dict[str, Any]:
+def _of_run(report: PruningReport, task: Task) -> dict[str, Any]:
     """What the template says of the run."""
     about, ends = report.about, [c.update for c in report.cycles]
     return {
@@ -158,7 +167,7 @@ def _of_run(report: PruningReport) -> dict[str, Any]:
         "dataset": _short(about["dataset"]) if about.get("dataset") else None,
         "method": _method(report.config),
         "share": _share(report.config),
-        "evaluation": _evaluation(report),
+        "evaluation": _evaluation(report, task),
         "trained": (report.chosen_update or (ends[-1] if ends else report.updates)) - report.dense_updates,
         "cycles": _cycles(report),
         "whole": report.updates in ends,
@@ -228,18 +237,19 @@ def _short(name: str) -> str:
     return clean(name if _is_hub_id(name) else last_part(name).rpartition("/")[2])
 
 
-def _shown_metrics(report: PruningReport, final: dict[str, float]) -> list[str]:
-    """Accuracies where there are any, else the report's metric."""
-    return [name for name in final if name.endswith("accuracy")] or [name for name in final if name == report.metric]
+def _shown_metrics(report: PruningReport, final: dict[str, float], task: Task) -> list[str]:
+    """Those of the task where there are any, else the report's metric."""
+    of_task = [name for end in task.metrics for name in final if name.endswith(end)]
+    return of_task or [name for name in final if name == report.metric]
 
 
-def _evaluation(report: PruningReport) -> list[dict[str, Any]]:
+def _evaluation(report: PruningReport, task: Task) -> list[dict[str, Any]]:
     """For each metric its value before and now, and what part of it was kept."""
     dense, final = finite(report.dense), final_metrics(report)
     rows = []
-    for name in _shown_metrics(report, final):
+    for name in _shown_metrics(report, final, task):
         before, now = dense.get(name), final[name]
-        kept = now / before if name.endswith("accuracy") and before else None
+        kept = now / before if is_rate(name) and before else None
         rows.append({"name": name, "before": before, "now": now, "kept": kept})
     return rows
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hf_cyclical.formats import CONFIG, PROCESSORS, read_json
+from hf_cyclical.formats import CONFIG, PROCESSORS, read_json, task_of
 from hf_cyclical.reports import FIGURE_NAME, PruningReport, read_finished
 
 from .card import CARD_NAME, render_card
@@ -34,6 +34,7 @@ def card_of(folder: Path, report: PruningReport, metadata: dict[str, Any], **opt
         metadata,
         figure=FIGURE_NAME if (folder / FIGURE_NAME).exists() else None,
         library=library,
+        task=task_of(config),
         architecture=config.get("architecture"),
         # transformers makes one from the config of timm's models.
         processor=library == "timm" or any((folder / name).exists() for name in PROCESSORS),

@@ -7,11 +7,12 @@ import timm
 import torch
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor
-from transformers import AutoModelForImageClassification, PreTrainedConfig, PreTrainedModel, TimmWrapperConfig
+from transformers import PreTrainedConfig, PreTrainedModel, TimmWrapperConfig
 
 from hf_cyclical.core import PruningError, first_line
+from hf_cyclical.formats import CLASSIFICATION
 
-from .finding import UNBUILDABLE
+from .finding import UNBUILDABLE, auto_class
 
 _OTHER_TOKENS = range(3)  # of a class and of a distillation, before those of the image
 
@@ -79,9 +80,9 @@ def _set_size(config: PreTrainedConfig, image_size: int) -> None:
 
 def _build(config: PreTrainedConfig) -> PreTrainedModel:
     if not isinstance(config, TimmWrapperConfig):
-        return AutoModelForImageClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        return auto_class(CLASSIFICATION).from_config(config, dtype=torch.float32, trust_remote_code=False)
     fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-    model = AutoModelForImageClassification.from_config(config, dtype=torch.float32)
+    model = auto_class(CLASSIFICATION).from_config(config, dtype=torch.float32)
     # The wrapper initialises every layer its own way; the architecture's own way is the one to start from.
     model.timm_model = fresh
     return model

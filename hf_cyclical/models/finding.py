@@ -16,7 +16,7 @@ from timm.models import PretrainedCfg
 from transformers import AutoConfig, PreTrainedConfig, TimmWrapperConfig
 
 from hf_cyclical.core import PruningError, first_line
-from hf_cyclical.formats import CONFIG, read_json, wrapper_arguments
+from hf_cyclical.formats import CLASSIFICATION, CONFIG, Task, read_json, task_of, wrapper_arguments
 
 from .download import download_model
 
@@ -38,6 +38,11 @@ def check_image_model(name: str | os.PathLike[str], *, from_scratch: bool = Fals
     name, folder = find_folder(os.fspath(name), from_scratch)
     if folder is not None:
         read_config(name, folder)
+
+
+def auto_class(task: Task) -> Any:
+    """The class of transformers that makes and loads any model for a task."""
+    return getattr(transformers, task.auto_class)
 
 
 def local_folder(name: str | os.PathLike[str]) -> Path:
@@ -122,8 +127,13 @@ def read_config(name: str, folder: Path) -> PreTrainedConfig:
         )
     except (AttributeError, OSError, StrictDataclassError, *UNBUILDABLE) as error:
         raise PruningError(f"{CONFIG} of {name!r} cannot be used, save it again: {first_line(error)}") from error
-    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-        raise PruningError(f"model {name!r} is of type {config.model_type!r}, no image classifier: use one")
+    if (task := task_of(raw)) is not CLASSIFICATION:
+        raise PruningError(
+            f"model {name!r} is for {task.tag}, and this is for image classifiers: prune it in Python, with "
+            "CyclicalPruningTrainer and your own data"
+        )
+    if type(config) not in getattr(transformers, CLASSIFICATION.mapping):
+        raise PruningError(f"model {name!r} is of type {config.model_type!r}, no {CLASSIFICATION.noun}: use one")
     if of_timm:
         _complete(name, config, raw.get("pretrained_cfg"))
     return config

@@ -10,12 +10,11 @@ from typing import Any
 
 import timm
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import (
-    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     AutoConfig,
-    AutoModelForImageClassification,
     PreTrainedConfig,
     PreTrainedModel,
     TimmWrapperConfig,
@@ -23,9 +22,10 @@ from transformers import (
 from transformers.utils import logging
 
 from hf_cyclical.core import PruningError, first_line
-from hf_cyclical.formats import CONFIG, QUANTIZATION_KEY, Kind, refuse_large, wrapper_arguments
+from hf_cyclical.formats import CONFIG, QUANTIZATION_KEY, Kind, refuse_large, task_of, wrapper_arguments
 
 from .build_limits import sketch
+from .finding import auto_class
 from .untrusted_config import refuse_hostile
 
 UNBUILDABLE = (
@@ -169,9 +169,10 @@ def _plan_transformers(folder: Path, config: dict[str, Any], kinds: Kinds, sketc
         delattr(settings, QUANTIZATION_KEY)
     if isinstance(settings, TimmWrapperConfig):
         settings.model_args = wrapper_arguments(settings.model_args)
-    if type(settings) not in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-        raise PruningError(f"the model in {str(folder)!r} is a {settings.model_type}, no image classifier: use one")
-    made = sketch_of(partial(AutoModelForImageClassification.from_config, settings, trust_remote_code=False))
+    task = task_of(config)
+    if type(settings) not in getattr(transformers, task.mapping):
+        raise PruningError(f"the model in {str(folder)!r} is a {settings.model_type}, no {task.noun}: use one")
+    made = sketch_of(partial(auto_class(task).from_config, settings, trust_remote_code=False))
     kind = type(made)  # its class matters, too: that of the config may be one of several
 
     def load(tensors: dict[str, Tensor]) -> nn.Module:

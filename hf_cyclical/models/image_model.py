@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoModelForImageClassification,
     BaseImageProcessor,
     PreTrainedConfig,
     PreTrainedModel,
@@ -21,10 +20,10 @@ from transformers import (
 )
 
 from hf_cyclical.core import PruningError, first_line
-from hf_cyclical.formats import check_weights, damaged_weights
+from hf_cyclical.formats import CLASSIFICATION, check_weights, damaged_weights
 
 from .building import at_size, random_model
-from .finding import UNBUILDABLE, find_folder, local_folder, read_config, timm_config
+from .finding import UNBUILDABLE, auto_class, find_folder, local_folder, read_config, timm_config
 from .image_settings import ImageSettings, load_image_processor, processor_settings, timm_settings, whole_processor
 
 __all__ = ["ImageModel", "load_image_model"]
@@ -113,7 +112,7 @@ def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
 def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
     check_weights(name, folder)
     try:
-        model, loaded = AutoModelForImageClassification.from_pretrained(
+        model, loaded = auto_class(CLASSIFICATION).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,

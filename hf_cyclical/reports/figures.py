@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .drawing import NothingToDrawError, name_metric, new_figure, save, title
 from .layer_figure import draw_layers
 from .report import PruningReport
+from .tables import is_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,4 +221,4 @@ def _free_corner(point: tuple[float, float], others: list[tuple[float, float]]) 
 
 
 def _scale(metric: str) -> int:
-    return 100 if metric.endswith("accuracy") else 1
+    return 100 if is_rate(metric) else 1

@@ -11,7 +11,7 @@ from typing import Any
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
-from .tables import align, show
+from .tables import align, is_rate, show
 
 SCHEMA = 1
 REPORT_NAME = "pruning_report.json"
@@ -157,9 +157,10 @@ class PruningReport:
 
     @property
     def metric(self) -> str | None:
-        """The metric that tables and plots show: an accuracy where there is one, else the first that is no loss."""
+        """The metric that tables and plots show: an accuracy, else another rate, else the first that is no loss."""
         names = [name for row in [self.dense, *(c.metrics for c in self.cycles), *self.evaluations] for name in row]
-        order = {name: (not name.endswith("accuracy"), name.endswith("loss")) for name in names if name != "update"}
+        kinds = {name: (not name.endswith("accuracy"), not is_rate(name), name.endswith("loss")) for name in names}
+        order = {name: kind for name, kind in kinds.items() if name != "update"}
         return min(order, key=lambda name: order[name], default=None)
 
     def with_masks(self, update: int, sparsity: float, regrown: float) -> "PruningReport":

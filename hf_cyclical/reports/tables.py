@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+_RATES = frozenset(
+    ("accuracy", "precision", "recall", "f1", "iou", "miou", "dice", "map", "mar", "auc", "auroc", "sensitivity")
+)
+
 
 def table_of(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text of our own as a table, the first one its head."""
@@ -22,7 +26,12 @@ def align(rows: list[list[str]], texts: int = 1) -> str:
 
 
 def show(value: float | None, metric: str = "accuracy") -> str:
-    """A number as a table shows it: fractions in percent, other metrics as they are."""
+    """A number as a table shows it: rates in percent, other metrics as they are."""
     if value is None:
         return "-"
-    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if is_rate(metric) else f"{value:.4g}"
+
+
+def is_rate(metric: str) -> bool:
+    """Whether a metric is a fraction of what is right, by the words of its name: accuracy, mean_iou, f1, map_50."""
+    return bool(_RATES & set(metric.lower().replace("-", "_").split("_"))) or metric.lower().endswith("accuracy")

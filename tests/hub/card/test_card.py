@@ -249,15 +249,25 @@ def test_a_model_that_was_sparse_before(report, metadata):
 
 def test_another_metric_has_no_recovery(report, metadata):
     for values in [report.dense, *report.evaluations, *(c.metrics for c in report.cycles)]:
-        values["f1"] = values.pop("accuracy")
+        values["mae"] = values.pop("accuracy")
     card = render_card(report, metadata)
     assert_whole(card)
     assert rows(card, "Dense against pruned") == [
-        ["", "f1", "sparsity"],
+        ["", "mae", "sparsity"],
         ["dense", "0.84", "0.00 %"],
         ["**this model**", "**0.8**", "90.00 %"],
     ]
-    assert front(card)["metrics"] == ["f1"]
+    assert front(card)["metrics"] == ["mae"]
+
+
+def test_a_rate_is_in_percent_and_has_a_recovery(report, metadata):
+    for values in [report.dense, *report.evaluations, *(c.metrics for c in report.cycles)]:
+        values["f1"] = values.pop("accuracy")
+    assert rows(render_card(report, metadata), "Dense against pruned")[1:] == [
+        ["dense", "84.00 %", "0.00 %"],
+        ["**this model**", "**80.00 %**", "90.00 %"],
+        ["recovery (this model / dense)", "95.24 %", ""],
+    ]
 
 
 @pytest.mark.parametrize(
