@@ -43,12 +43,13 @@ def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     at = f" at sparsity {min(sparsities):g}" if by_cycle and len(sparsities) == 1 else ""
     more = f", with {' '.join(setting.arguments)}" if setting.arguments else ""
     more += f", on {setting.processes} processes" if setting.processes > 1 else ""
-    budget = f"{' / '.join(f'{e:g}' for e in epochs)} epochs ({setting.scale:g} of the paper's)"
+    part = "" if setting.scale == 1 else f" ({setting.scale:g} of the experiment's)"
+    budget = f"{' / '.join(f'{e:g}' for e in epochs)} epochs{part}"
     if setting.updates is not None:
         budget = f"{setting.updates:,} updates"
     return (
         f"Accuracy (%){at} of {Path(setting.model).name} on {Path(setting.dataset).name}, {spread}; "
-        f"preset {setting.experiment}, {budget}{start}{more}."
+        f"experiment {setting.experiment}, {budget}{start}{more}."
     )
 
 
