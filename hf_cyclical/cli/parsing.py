@@ -145,8 +145,9 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out |= {"lr_drop_at", "lr_drop_factor"}
     if {"lr_drop_at", "lr_drop_factor"} & set(named):
         left_out.add("lr_shape")
-    if named.get("optim", PRESETS[name].settings["optim"]) != PRESETS[name].settings["optim"]:
-        left_out.add("optim_args")  # those of another optimizer
+    settings = dict(PRESETS[name].settings)
+    if named.get("optim", settings["optim"]) != settings["optim"]:
+        settings["optim_args"] = "momentum=0.9" if named["optim"] == "sgd" else None  # the preset's are another's
     method = named.get("method", PruningConfig.method)
     if {"dense_updates", "max_steps"} & set(named) or METHODS[method].keeps_zeros:
         left_out.add("dense_epochs")
@@ -154,7 +155,7 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         left_out.add("pruning_epochs")
     if pattern_of(named.get("pattern")).sparsity is not None:
         left_out.add("target_sparsity")  # the pattern fixes it
-    return {key: value for key, value in PRESETS[name].settings.items() if key not in left_out and applies(method, key)}
+    return {key: value for key, value in settings.items() if key not in left_out and applies(method, key)}
 
 
 def _require(model: ModelArguments, data: DataArguments, training: PruningTrainingArguments) -> None:

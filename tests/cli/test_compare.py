@@ -45,7 +45,7 @@ def test_every_cell_starts_from_the_same_dense_model_and_ends_at_its_sparsity(co
         for a in (accuracies(tmp_path / "out", "one_shot"), accuracies(tmp_path / "out", "cyclical"))
     )
     assert expected in out
-    assert "2 seeds; preset digits, 4 epochs (0.04 of the paper's)" in out
+    assert "2 seeds; experiment digits, 4.33 epochs (0.006 of the experiment's)" in out
     assert (tmp_path / "out" / "table.md").read_text().strip() in out
 
 
@@ -255,7 +255,7 @@ def snapshot(folder):
     ("change", "words"),
     [
         (["--experiment", "digits-init", "--methods", "s_init 0"], "experiment is 'digits' there, 'digits-init' here"),
-        (["--scale", "0.05"], "holds another experiment: scale is 0.04 there, 0.05 here"),
+        (["--scale", "0.05"], "holds another experiment: scale is 0.006 there, 0.05 here"),
         (["--learning_rate", "0.1"], "holds another experiment: arguments"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_harmed_report_is_named_and_not_overwritten(compare, finished, harm, w
         (["--methods", "cyclic"], "method 'cyclic' is not part of digits: choose from one_shot,"),
         (["--sparsities", "90"], "sparsity 90 must be above 0 and below 1"),
         (["--scale", "0"], "scale 0 must be above 0"),
-        (["--scale", "0.001"], "cycles"),
+        (["--scale", "0.0001"], "cycles"),
         (["--updates", "0"], "updates 0 must be at least 1"),
         (["--updates", "100", "--scale", "0.5"], "updates 100 contradicts scale 0.5"),
         (["--updates", "100", "--experiment", "imagenet-resnet50-scratch"], "its variants differ in length: use scale"),

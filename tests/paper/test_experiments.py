@@ -64,8 +64,8 @@ def test_a_table_has_mean_deviation_and_the_papers_row():
     }
     text = table(setting("cifar10-resnet20", scale=0.2), results)
     assert text.splitlines() == [
-        "Accuracy (%) of cifar_resnet20 on cifar10, mean ± standard deviation of 2 seeds; preset cifar10-resnet20, "
-        "10 / 20 epochs (0.2 of the paper's); dense 92.00 %.",
+        "Accuracy (%) of cifar_resnet20 on cifar10, mean ± standard deviation of 2 seeds; experiment cifar10-resnet20, "
+        "10 / 20 epochs (0.2 of the experiment's); dense 92.00 %.",
         "",
         "| sparsity | gradual | cyclical |",
         "| --- | --- | --- |",
