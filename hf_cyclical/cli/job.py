@@ -34,11 +34,16 @@ def prune(args: Arguments, argv: list[str]) -> int:
             raise
         fail(error)
     try:
-        code = 0 if args.run.plan else _train(run, argv)
+        code = 0 if args.run.plan else _train_alone(run, argv)
     except PruningError as error:
         fail(error)
     leave_group()
     return code
+
+
+def _train_alone(run: Run, argv: list[str]) -> int:
+    with run.trainer.alone():
+        return _train(run, argv)
 
 
 def _train(run: Run, argv: list[str]) -> int:

@@ -5,7 +5,7 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    atomic="leads_elsewhere replacing write_text",
+    atomic="leads_elsewhere replacing write_text writing",
     codec="MAX_BYTES decode encode packable refuse_large",
     extras="optional",
     model_folder="CONFIG PREFIX PROCESSORS WEIGHTS WEIGHTS_INDEX check_weights damaged_weights read_json "

@@ -27,7 +27,7 @@ def seal(folder: Path) -> None:
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
     (folder / MANIFEST_NAME).write_text(json.dumps(files, indent=1) + "\n")
     for path in [*folder.rglob("*"), folder]:
-        _flush(path)
+        flush(path)
 
 
 def publish(staged: Path, final: Path) -> None:
@@ -35,7 +35,20 @@ def publish(staged: Path, final: Path) -> None:
     if final.exists():
         os.rename(final, staged.with_name(f"deleted-{final.name}"))
     os.rename(staged, final)
-    _flush(final.parent)
+    flush(final.parent)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def replace_model(staged: Path, folder: Path) -> None:
+    """Move the files of a saved model into a folder, in place of those of the model that was there."""
+    names = {path.name for path in staged.iterdir()}
+    for path in staged.iterdir():
+        flush(path)
+        os.replace(path, folder / path.name)
+    for path in folder.glob("model*.safetensors*"):  # the model before may have been in one piece, or in several
+        if path.name not in names:
+            path.unlink()
+    flush(folder)
     shutil.rmtree(staged.parent, ignore_errors=True)
 
 
@@ -172,7 +185,8 @@ def _crc32(path: Path) -> int:
     return value
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
     if os.name == "nt":  # Windows cannot open folders, nor flush what was opened for reading
         return
     descriptor = os.open(path, os.O_RDONLY)

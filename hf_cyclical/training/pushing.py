@@ -14,6 +14,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 
 from hf_cyclical import hub
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import writing
 from hf_cyclical.models import make_portable
 from hf_cyclical.reports import FIGURE_NAME, plot_run, versions
 
@@ -57,7 +58,7 @@ class Publisher:
         """Save model, report and figure into a folder, with its record and card if `described`."""
         folder, trainer = Path(folder), self.trainer
         self._refuse_unfinished("save")
-        with together(trainer):
+        with together(trainer), writing("the report of the run", folder, trainer.to_save_again):
             trainer.save_model(str(folder), _internal_call=True)
             if trainer.is_world_process_zero():
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)

@@ -1,19 +1,22 @@
-"""A Trainer whose checkpoints are complete or not there."""
+"""A Trainer whose checkpoints and models are complete or not there, alone in its output folder."""
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_cyclical.core import PruningError, first_line
+from hf_cyclical.core import PruningError, any_process
+from hf_cyclical.formats import writing
 
-from .checkpoints import STAGING_NAME, publish, rotate, seal
+from .checkpoints import STAGING_NAME, newest_checkpoint, publish, replace_model, rotate, seal
 from .lean_trainer import LeanTrainer
+from .output_lock import OutputLock
 
 
 class WholeCheckpointTrainer(LeanTrainer):
@@ -31,7 +34,70 @@ class WholeCheckpointTrainer(LeanTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.data_settings: dict[str, Any] = {}
-        super().__init__(*args, **kwargs)
+        self._locks: dict[str, OutputLock] = {}
+        try:
+            super().__init__(*args, **kwargs)
+        except OSError as error:
+            folder = Path(self.args.output_dir) if "args" in vars(self) else None
+            if folder is None or Path(error.filename or "") not in (folder, *folder.parents):
+                raise
+            with writing("the run", folder):
+                raise
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in Trainer, while no other run may write to the output folder."""
+        if not self.whole_checkpoints:
+            return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+        with self.alone(trial) as folder:
+            if self.is_world_process_zero():
+                shutil.rmtree(Path(folder, STAGING_NAME), ignore_errors=True)  # what a kill has left
+            return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+
+    @contextmanager
+    def alone(self, trial: Any = None) -> Iterator[str]:
+        """Keeps other runs out of the output folder: to be entered by all processes, and as often as one likes.
+
+        Raises:
+            PruningError: If another run is in it, on every process.
+        """
+        folder, error = self._get_output_dir(trial), None
+        lock = self._locks.setdefault(folder, OutputLock(folder))
+        main = self.is_world_process_zero()
+        try:
+            if main:
+                lock.__enter__()
+        except PruningError as raised:
+            error = raised
+        if any_process(error is not None, self.args.device):
+            raise error or PruningError("the main process could not start: see its error")
+        try:
+            yield folder
+        finally:
+            if main:
+                lock.__exit__()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in Trainer; the model that was there before stays until the new one is complete."""
+        if not self.whole_checkpoints or self._staging is not None:
+            return super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or self.args.output_dir)
+        staged = folder / STAGING_NAME / "model"
+        with writing("the model", folder, self.to_save_again):
+            try:
+                super().save_model(str(staged), _internal_call)
+                if self.args.should_save:
+                    replace_model(staged, folder)
+            finally:
+                if self.args.should_save:
+                    shutil.rmtree(staged.parent, ignore_errors=True)
+
+    def to_save_again(self) -> str:
+        """Where the model still is, if it could not be written."""
+        try:
+            checkpoint = newest_checkpoint(self.args.output_dir)
+        except PruningError:
+            checkpoint = None
+        return f", and resume from {str(checkpoint)!r}" if checkpoint else ", and save it again"
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._staging or super()._get_output_dir(trial)
@@ -46,32 +112,28 @@ class WholeCheckpointTrainer(LeanTrainer):
         run_dir = self._get_output_dir(trial)
         name, staging = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}", os.path.join(run_dir, STAGING_NAME)
         try:
+            with writing(name, run_dir, lambda: ", and resume from the newest complete checkpoint"):
+                if self.args.should_save:
+                    shutil.rmtree(staging, ignore_errors=True)
+                self.accelerator.wait_for_everyone()
+                self._staging = staging
+                super()._save_checkpoint(model, trial)
+                self._remember_best(run_dir, name)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    seal(Path(staging, name))
+                    publish(Path(staging, name), Path(run_dir, name))
+                    rotate(
+                        run_dir,
+                        newest=self.state.global_step,
+                        limit=self.args.save_total_limit,
+                        best=self.state.best_model_checkpoint,
+                    )
+                self.accelerator.wait_for_everyone()
+        except PruningError:
             if self.args.should_save:
                 shutil.rmtree(staging, ignore_errors=True)
-            self.accelerator.wait_for_everyone()
-            self._staging = staging
-            super()._save_checkpoint(model, trial)
-            self._remember_best(run_dir, name)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                seal(Path(staging, name))
-                publish(Path(staging, name), Path(run_dir, name))
-                rotate(
-                    run_dir,
-                    newest=self.state.global_step,
-                    limit=self.args.save_total_limit,
-                    best=self.state.best_model_checkpoint,
-                )
-            self.accelerator.wait_for_everyone()
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if not _is_of_the_disk(error):
-                raise
-            if self.args.should_save:
-                shutil.rmtree(staging, ignore_errors=True)
-            raise PruningError(
-                f"{name} could not be written to {run_dir!r} ({first_line(error)}): make room, and resume from the "
-                "newest complete checkpoint"
-            ) from error
+            raise
         finally:
             self._staging = None
         if self.args.push_to_hub:
@@ -83,8 +145,3 @@ class WholeCheckpointTrainer(LeanTrainer):
             self.state.best_model_checkpoint = os.path.join(run_dir, name)
             if self.args.should_save:
                 self.state.save_to_json(os.path.join(run_dir, STAGING_NAME, name, TRAINER_STATE_NAME))
-
-
-def _is_of_the_disk(error: Exception) -> bool:
-    """Whether it comes from writing files: torch has no class of its own for that, and gloo's errors look alike."""
-    return not isinstance(error, RuntimeError) or "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)

@@ -1,5 +1,7 @@
 """`hf-cyclical prune` interrupted, resumed, and on several processes."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -7,6 +9,7 @@ from support.started import PYTHON, SHORT, TORCHRUN, call, interrupt, prune, run
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
+from hf_cyclical.training import OutputLock
 
 SAVES = [*SHORT, "--save_steps", "5", "--save_total_limit", "5"]
 
@@ -107,6 +110,25 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, capsys, arguments, word
     with pytest.raises(SystemExit):
         prune(*SAVES, *arguments, "--output_dir", tmp_path / "out", "--resume", "auto")
     assert f"of other data: {words}: resume with the data it was made with" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_another_run_is(tmp_path, capsys):
+    with OutputLock(tmp_path / "out"), pytest.raises(SystemExit) as exit_:
+        prune(*SHORT, "--output_dir", tmp_path / "out")
+    assert exit_.value.code == 2
+    assert f"error: another run, process {os.getpid()} on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pruning_report.json", "pruning_run.png", "sparsity.json"])
+def test_a_report_that_cannot_be_written_is_one_line_and_the_model_is_there(tmp_path, capsys, name):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    with pytest.raises(SystemExit) as exit_:
+        prune(*SAVES, "--output_dir", tmp_path / "out")
+    assert exit_.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: the report of the run could not be written to '{tmp_path / 'out'}'")
+    assert line.endswith(f": name another folder, and resume from '{tmp_path / 'out' / 'checkpoint-24'}'")
+    AutoModelForImageClassification.from_pretrained(tmp_path / "out")
 
 
 def test_two_processes_by_torchrun_say_so_and_one_resumes(tmp_path, capsys):
