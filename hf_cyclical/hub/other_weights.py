@@ -17,7 +17,9 @@ _WEIGHTS = re.compile(
 )
 # What Trainer leaves in a folder.
 _OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.(bin|pt)|rng_state(_\d+)?\.pth")
-LEADS_ELSEWHERE = ("auto_map", "configuration_files", "fusion_config", "transformers_weights")  # in config.json
+LEADS_ELSEWHERE = (  # in config.json
+    "auto_map", "configuration_files", "custom_pipelines", "fusion_config", "transformers_weights",
+)  # fmt: skip
 _SOURCES = ("custom_load", "file", "hf_hub_filename", "hf_hub_id", "label_offset", "source", "state_dict", "url")
 
 

@@ -27,7 +27,7 @@ from hf_cyclical.formats import (
     root_hash,
     say_classes_once,
 )
-from hf_cyclical.models import find_all_files, plan_model
+from hf_cyclical.models import find_all_files, is_of_timm, misfits_of_timm, plan_model
 from hf_cyclical.reports import align
 
 from .branches import content_hash, has_branch
@@ -126,6 +126,11 @@ def _verify_one(source: str | Path, revision: str | None, max_bytes: int) -> tup
     if comparison.ok:  # else nobody can tell which model that is
         fit = plan_model(file.parent, config, kinds, max_bytes, exact=False).fit
         misfits, skip = list(fit.lines()), fit.unknown
+        if is_of_timm(config):
+            changed = misfits_of_timm(file.parent, config, kinds, max_bytes)
+            misfits += [
+                f"tensor {name!r:.100} is changed by timm, as pretrained_cfg asks for another" for name in changed
+            ]
     fits = comparison.ok and not misfits
     comparison.differences += misfits
     comparison.fields("weights", recorded["weights"], describe_weights(file))

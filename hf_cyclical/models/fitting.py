@@ -111,6 +111,28 @@ def plan_model(folder: Path, config: dict[str, Any], kinds: Kinds, max_bytes: in
         raise PruningError(f"the model in {str(folder)!r} cannot be made: {first_line(error)}") from error
 
 
+def misfits_of_timm(folder: Path, config: dict[str, Any], kinds: Kinds, max_bytes: int) -> list[str]:
+    """Names of stored tensors that have another shape where timm makes the model from the folder itself.
+
+    It then takes arguments from `pretrained_cfg`, too, and changes tensors so that they fit. What it cannot make at all
+    it does not load either.
+    """
+    source = config.get("pretrained_cfg")
+    if not isinstance(source, dict):
+        return []
+    arguments = {key: value for key, value in (config.get("model_args") or {}).items() if value is not None}
+    classes = {"num_classes": config["num_classes"]} if config.get("num_classes") is not None else {}
+    make = partial(
+        timm.create_model, config["architecture"], pretrained=False, pretrained_cfg=source | classes, **arguments
+    )
+    try:
+        made = _sketch(folder, make, kinds=kinds, max_bytes=max_bytes, exact=False)
+    except UNBUILDABLE:
+        return []
+    expected = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+    return sorted(name for name, kind in kinds.items() if expected.get(name, kind.shape) != kind.shape)
+
+
 def compare_loaded(kind: type[PreTrainedModel], config: PreTrainedConfig, kinds: Kinds, made: nn.Module) -> Fit:
     """What transformers would say of stored tensors: it knows their names of older versions, and how to merge them.
 

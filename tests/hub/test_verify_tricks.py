@@ -136,6 +136,7 @@ class TestConfigs:
             {"auto_map": {"AutoModelForImageClassification": "evil.Model"}},
             {"configuration_files": ["config.4.0.0.json"]},
             {"fusion_config": {"patch_embeddings": True}},
+            {"custom_pipelines": {"image-classification": {"impl": "evil.Pipeline"}}},
             {"dtype": "float16"},
             {"torch_dtype": "int8"},
         ],
@@ -265,6 +266,17 @@ class TestTimm:
         other = {"sub/w.safetensors": save(dense_weights(folder)), CONFIG: json.dumps(config).encode()}
         hub.put("user/bad", files | other)
         assert clients.ask(share_of_zeros, "user/bad") == [0.0, False]
+
+    def test_changes_tensors_for_another_size_of_images(self, tmp_path):
+        save_stamped("test_vit", tmp_path)
+        edit_json(tmp_path / CONFIG, lambda config: config.update(label_names=["a", "b", "c"]))
+        stored = load_file(tmp_path / WEIGHTS)["pos_embed"]
+        assert torch.equal(timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pos_embed, stored)
+        assert verify(tmp_path).ok
+        change_source(tmp_path, input_size=[3, 320, 320], fixed_input_size=True)
+        edit_json(tmp_path / CONFIG, lambda config: config.get("model_args", {}).pop("img_size", None))
+        assert timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pos_embed.shape != stored.shape
+        assert found(tmp_path, "tensor 'pos_embed' is changed by timm")
 
     def test_takes_the_file_in_a_folder(self, models):
         model = timm.create_model(f"local-dir:{models / 'cifar_resnet8'}", pretrained=True)
