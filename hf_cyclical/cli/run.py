@@ -104,6 +104,8 @@ class Run:
             "dataset": self.args.data.dataset_name,
             "command": command,
         }
+        if self.args.data.holdout is not None:
+            trainer.about["holdout"] = self.args.data.holdout
         trainer.save_pruned()
         return folder
 

@@ -111,8 +111,11 @@ def _card_data(
 
 
 def _results(report: PruningReport, dataset: str | None, sparsity: str, task: Task) -> list[EvalResult]:
-    """What was measured, as the Hub reads it; it takes no result without the name of a dataset."""
-    if not dataset:
+    """What was measured, as the Hub reads it; it takes no result without the name of a dataset.
+
+    Nothing if it was measured on training images that were held out, as a result is taken for that of a test set.
+    """
+    if not dataset or report.about.get("holdout"):
         return []
     final = final_metrics(report)
     return [

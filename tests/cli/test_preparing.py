@@ -10,6 +10,8 @@ from support.started import SHORT, call
 from support.tiny_models import save_family
 from transformers import AutoImageProcessor
 
+from hf_cyclical import load_report
+
 
 def folder_of_images(path, sides=(40, 40), classes=("ox", "yak"), n=12):
     noise = np.random.default_rng(0).integers(0, 256, (n, *sides, 3), dtype=np.uint8)
@@ -116,3 +118,15 @@ def test_the_plan_says_what_it_trains_on_and_how_long(tmp_path):
     assert f"{data}: a stream of images to train on, a stream of images to evaluate on (split test), 2 classes" in out
     assert "as measured now; evaluations not counted)" in out
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("holdout", [True, False])
+def test_a_card_says_that_images_were_held_out(tmp_path, holdout):
+    arguments = ["--holdout", 0.25] if holdout else []
+    code, _, err = call("--output_dir", tmp_path / "out", *SHORT, *arguments)
+    assert code == 0, err
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert ("Measured on a part of the training images that was held out of `digits`" in card) == holdout
+    assert ("Measured on the evaluation images of `digits`" in card) != holdout
+    assert ("metric" not in card.split("---")[1]) == holdout
+    assert load_report(tmp_path / "out").about.get("holdout") == (0.25 if holdout else None)
