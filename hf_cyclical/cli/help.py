@@ -13,6 +13,7 @@ _LINES = {
     "packed": "push packed weights too, on the branch packed",
     "model_name_or_path": "a folder, a Hub id or a timm name",
     "from_scratch": "start from random weights",
+    "image_size": "side of the images in pixels; the model's if not given",
     "dataset_name": "a Hub id, a folder of images or of parquet files, or digits",
     "image_column_name": "column of the images, if there are several",
     "label_column_name": "column of the classes, if there are several",

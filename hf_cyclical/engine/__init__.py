@@ -33,6 +33,6 @@ __getattr__, __dir__, _more = lazy_names(
     __name__,
     compiled="CompiledModel",
     onnx_export="export_onnx",
-    speed="OURS RIVALS Speed Timing measure_speed",
+    speed="OURS RIVALS Speed Timing measure_speed processor_name",
 )
 __all__ += _more

@@ -68,6 +68,7 @@ def render_card(
         "library": library,
         "task": {name: Markdown(getattr(task, name)) for name in ("noun", "auto_class", "measured_on", "article")},
         "processor": processor,
+        "keeping_zeros": Markdown(next(name for name, row in METHODS.items() if row.keeps_zeros)),
         "registered": _registered(architecture or report.about.get("model")),
         "repo": Markdown(repo_id or "."),
         "on_hub": repo_id is not None,

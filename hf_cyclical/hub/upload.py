@@ -60,7 +60,7 @@ def push(
     repo_id = _whole_name(repo_id, f"; to try again: {push_command(run, repo_id, **options)}", timeout)
     with TemporaryDirectory(prefix="hf_cyclical_") as scratch:
         folders = build_folder(run, Path(scratch), repo_id=repo_id, packed=packed, license=license)
-        then = f"; the model is whole in {run}, to try again: {push_command(run, repo_id, **options)}"
+        then = f"; the model is complete in {run}, to try again: {push_command(run, repo_id, **options)}"
         with pushing(repo_id, then, timeout), _patience(timeout):
             url = _create(repo_id, private, packed, timeout)
             _upload_all(folders, repo_id, commit_message)

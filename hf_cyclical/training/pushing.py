@@ -154,7 +154,7 @@ def _refuse_arguments(blocking: bool, token: str | None, revision: str | None) -
 @contextmanager
 def _keeping(folder: Path, repo_id: str, private: bool, options: dict[str, Any]) -> Iterator[None]:
     """Whatever fails says where the model is, also what `push` does not expect, and Ctrl-C."""
-    kept = f"the model is whole in {folder}"
+    kept = f"the model is complete in {folder}"
     asked = {name: value for name, value in options.items() if name != "commit_message"}
     then = f"{kept}, to try again: {hub.push_command(folder, repo_id, private=private, **asked)}"
     try:

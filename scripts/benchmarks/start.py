@@ -8,14 +8,13 @@ from statistics import median
 
 from .common import Row, ratio
 
-TIMES = 5
+TIMES = 3
 # The words, the exit code, and the seconds that they may take.
 LINES = (
     (["--help"], 0, 0.5),
     (["prune", "--target_sparcity", "0.9"], 2, 3.0),
     (["compare", "--learning_rat", "0.1"], 2, 3.0),
     (["prune", "--help"], 0, None),
-    (["verify", "--help"], 0, None),
 )
 
 

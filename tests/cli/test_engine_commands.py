@@ -10,8 +10,7 @@ from support.tiny_models import LABELS, prune, save_family
 
 from hf_cyclical import load
 from hf_cyclical.cli import export, predict, speed
-from hf_cyclical.engine import OURS, Speed, Timing
-from hf_cyclical.engine.speed import processor_name
+from hf_cyclical.engine import OURS, Speed, Timing, processor_name
 from hf_cyclical.hub import read_speed
 
 

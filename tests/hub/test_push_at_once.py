@@ -60,7 +60,7 @@ def test_somebody_pushes_before_the_commit(hub, clients, run):
     hub.put("user/model", {"README.md": b"# mine"}, private=True)
     hub.meanwhile("POST", "/commit/main", lambda: hub.put("user/model", {"README.md": b"# theirs"}, private=True))
     (said,) = clients.ask(push_all, [[run, False]], "user/model", impatient=True)
-    assert "somebody else pushed to 'user/model' at the same time; the model is whole in" in said
+    assert "somebody else pushed to 'user/model' at the same time; the model is complete in" in said
     assert f"to try again: hf-cyclical push {run} user/model" in said
     assert hub.files("user/model") == {"README.md": b"# theirs"}
     (said,) = clients.ask(push_all, [[run, False]], "user/model")

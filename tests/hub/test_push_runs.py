@@ -106,7 +106,7 @@ class TestTrainer:
         for arguments, reason, error in zip(pushes, reasons, errors, strict=True):
             assert reason in error
             assert SECRET not in error
-            _, kept, command = re.fullmatch(r"(.*); the model is whole in (\S+), to try again: (.*)", error).groups()
+            _, kept, command = re.fullmatch(r"(.*); the model is complete in (\S+), to try again: (.*)", error).groups()
             options = ["--hub_public"] if "private" in arguments else []
             assert shlex.split(command) == ["hf-cyclical", "push", kept, arguments["repo_id"], *options]
             folders.add(Path(kept))
@@ -127,7 +127,7 @@ class TestTrainer:
             trainer.push_to_hub("user/model", packed=True, license="mit", commit_message="Up")
         (kept,) = tmp_path.glob("pruned_*")
         command = f"hf-cyclical push {kept} user/model --packed --license mit"
-        assert raised.value.__notes__ == [f"the model is whole in {kept}, to try again: {command}"]
+        assert raised.value.__notes__ == [f"the model is complete in {kept}, to try again: {command}"]
 
     def test_a_name_alone_is_one_of_the_users_own_also_for_the_command(self, hub, clients, tmp_path):
         hub.fail("POST", "/commit/")

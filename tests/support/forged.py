@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from support.stamped import edit_json
 
 from hf_cyclical.formats import describe_weights, encode, root_hash
-from hf_cyclical.hub.record import count_weights, short_form
+from hf_cyclical.hub import count_weights, short_form
 
 WEIGHTS, RECORD, CONFIG = "model.safetensors", "sparsity.json", "config.json"
 
