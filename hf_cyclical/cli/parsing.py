@@ -245,6 +245,6 @@ def _take_push(run: RunArguments, pruning: PruningConfig, training: PruningTrain
     return training.hub_model_id
 
 
-def _near(word: str, known: Iterable[str], otherwise: str = "--help lists all of them") -> str:
+def _near(word: str, known: Iterable[str], otherwise: str = "--help-all lists all of them") -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]}?" if near else otherwise
