@@ -141,14 +141,14 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     left_out = set(named)
     if "model_name_or_path" in named and not named.get("from_scratch"):
         left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
-    if named.get("lr_shape", "drop") != "drop":
+    method = named.get("method", PruningConfig.method)
+    if named.get("lr_shape", METHODS[method].defaults.get("lr_shape", "drop")) != "drop":
         left_out |= {"lr_drop_at", "lr_drop_factor"}
     if {"lr_drop_at", "lr_drop_factor"} & set(named):
         left_out.add("lr_shape")
     settings = dict(PRESETS[name].settings)
     if named.get("optim", settings["optim"]) != settings["optim"]:
         settings["optim_args"] = "momentum=0.9" if named["optim"] == "sgd" else None  # the preset's are another's
-    method = named.get("method", PruningConfig.method)
     if {"dense_updates", "max_steps"} & set(named) or METHODS[method].keeps_zeros:
         left_out.add("dense_epochs")
     if {"num_train_epochs", "max_steps"} & set(named):

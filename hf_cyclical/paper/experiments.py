@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import rivals
 from .presets import PRESETS
 
 
@@ -31,6 +32,8 @@ class Experiment:
         seeds: Those to run if no others are asked for.
         by_cycle: Whether the table has accuracy, mask distance and regrown weights of each cycle, not only the end.
         dense: Arguments of the training of the dense model, over those of the preset, where it must be trained.
+        rivals: Whether it compares methods of different authors: with their cost, and the paper's Table 4 beside them.
+        chooses: Whether it only chooses settings, on images that are held out.
     """
 
     about: str
@@ -40,6 +43,8 @@ class Experiment:
     seeds: tuple[int, ...] = (1,)
     by_cycle: bool = False
     dense: dict[str, Any] = field(default_factory=dict)
+    rivals: bool = False
+    chooses: bool = False
 
 
 def _methods(*names: str) -> tuple[Variant, ...]:
@@ -80,6 +85,31 @@ def _cycles(epochs: int, **more: Any) -> tuple[Variant, ...]:
     )
 
 
+def _rivals(name: str, preset: str, epoch: int, seeds: tuple[int, ...], dense: dict[str, Any]) -> dict[str, Experiment]:
+    """The comparison with the rivals, and the choice of their settings; `epoch` is the number of updates of one."""
+    rows = rivals.authors(epoch) | rivals.tuned(name, epoch)
+    tried = rivals.candidates(epoch)
+    return {
+        name: Experiment(
+            f"the rivals of the paper's Table 4 in one engine, from one dense model ({preset})",
+            preset,
+            tuple(Variant(label, settings) for label, settings in rows.items()),
+            _CIFAR,
+            seeds,
+            dense=dense,
+            rivals=True,
+        ),
+        f"{name}-choice": Experiment(
+            f"their learning rates and shares, chosen on held-out training images ({preset})",
+            preset,
+            tuple(Variant(label, settings) for label, settings in tried.items()),
+            (0.98,),
+            dense=dense | {"holdout": rivals.HOLDOUT},
+            chooses=True,
+        ),
+    }
+
+
 EXPERIMENTS: dict[str, Experiment] = {
     "digits": Experiment(
         "every method of the paper on the embedded digits", "digits", _SIX, (0.95, 0.98, 0.99), _DIGITS_SEEDS
@@ -111,6 +141,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         (0.95, 0.98, 0.99),
         _DIGITS_SEEDS,
     ),
+    **_rivals("digits-rivals", "digits", 15, _DIGITS_SEEDS, {}),
+    **_rivals("cifar10-resnet20-rivals", "cifar10-resnet20", 196, (1,), _CIFAR_DENSE),
     **{
         f"{data}-{model}": Experiment(
             f"the paper's Table {6 if data == 'cifar10' else 7} ({model})",

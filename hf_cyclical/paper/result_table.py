@@ -1,13 +1,15 @@
 """The results of an experiment as a table, the paper's beside them."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from hf_cyclical.reports import PruningReport, final_metrics, table_of
 
 from .experiments import EXPERIMENTS, Experiment
-from .published import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE
+from .published import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE, TABLE_4
 from .results import Results, Setting
 
 _WIDEST = 7  # columns of a table; one that has more is turned round
@@ -29,7 +31,30 @@ def table(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     rows = (_cycle_rows if by_cycle else _final_rows)(setting.experiment, results)
     if len(rows[0]) > _WIDEST:
         rows = [list(row) for row in zip(*rows, strict=True)]
-    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}"
+    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}{_below(setting, results)}"
+
+
+def _below(setting: Setting, results: Results) -> str:
+    """What stands below the table: of rivals their cost and the paper's Table 4, of a choice what was chosen."""
+    experiment = EXPERIMENTS[setting.experiment]
+    if experiment.chooses:
+        return f"\n\nBest on the images held out: {json.dumps(chosen(results))}"
+    if not experiment.rivals:
+        return ""
+    sparsities = sorted({cell.sparsity for cell in results})
+    cost = [["mean density (%)", *(f"{s:g}" for s in sparsities)]]
+    for label in _labels(experiment, results):
+        found = [
+            [r.mean_density for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)]
+            for s in sparsities
+        ]
+        cost.append([label, *(f"{100 * mean(values):.1f}" if values else "" for values in found)])
+    printed = [["method", "pruning ratio", "dense baseline", "pruned", "difference"], *map(list, TABLE_4)]
+    return (
+        "\n\nWeights that the masks kept, in the mean over all updates: what hardware that skips zeros would pay in "
+        f"training, dense training being 100.\n\n{table_of(cost)}\n\nThe paper's Table 4, ResNet-50 on ImageNet, as "
+        f"printed: every method with a budget and a dense model of its own.\n\n{table_of(printed)}"
+    )
 
 
 def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
@@ -118,3 +143,17 @@ def spread(values: Sequence[float | None], expected: int) -> str:
         return ""
     some = f" ({len(numbers)})" if len(numbers) < expected else ""
     return (f"{mean(numbers):.2f} ± {stdev(numbers):.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}") + some
+
+
+def chosen(results: Results) -> dict[str, dict[str, Any]]:
+    """Of each method, the learning rate and share with the best mean accuracy over sparsities and seeds."""
+    accuracies: dict[str, list[float]] = {}
+    for cell, report in results.items():
+        accuracies.setdefault(cell.label, []).append(final_metrics(report).get("accuracy", 0.0))
+    best: dict[str, tuple[float, dict[str, Any]]] = {}
+    for label, values in accuracies.items():
+        method, rate, share = label.split(", ")
+        found = mean(values), {"learning_rate": float(rate.removeprefix("lr ")), "share": share}
+        if method not in best or found[0] > best[method][0]:
+            best[method] = found
+    return {method: settings for method, (_, settings) in best.items()}

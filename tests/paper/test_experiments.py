@@ -1,6 +1,7 @@
 """The paper's tables by name."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -53,7 +54,8 @@ def test_the_papers_numbers_fit_the_experiment(name):
             assert experiment.by_cycle
             assert set(tables[name]) == labels
             assert {len(row) for row in tables[name].values()} == {5}
-    assert name.startswith("digits") or name in ACCURACY or name in ACCURACY_BY_CYCLE
+    of_rivals = experiment.rivals or experiment.chooses
+    assert name.startswith("digits") or name in ACCURACY or name in ACCURACY_BY_CYCLE or of_rivals
 
 
 def test_a_table_has_mean_deviation_and_the_papers_row():
@@ -125,3 +127,52 @@ def test_stages_on_the_way_to_the_target_are_no_cycles():
     both = table(setting("digits"), {**results, Cell("cyclical", 0.9, 1): report([0.7, 0.8])}, by_cycle=True)
     assert "| cyclical | accuracy | 70.00 | 80.00 |" in both
     assert "iterative" not in both
+
+
+RIVALS = ["digits-rivals", "cifar10-resnet20-rivals"]
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_rivals_are_compared_at_the_papers_sparsities(name):
+    experiment = EXPERIMENTS[name]
+    ours, authors = ["one_shot", "gradual", "cyclical", "cyclical_lr"], ["rigl", "snfs", "dpf", "acdc", "granet"]
+    assert [variant.label for variant in experiment.variants][:9] == ours + authors
+    assert experiment.sparsities == (0.9, 0.95, 0.98, 0.99)
+    assert len({epochs_of(experiment, variant) for variant in experiment.variants}) == 1
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_settings_are_chosen_on_images_that_are_held_out_of_the_training_images(name):
+    experiment = EXPERIMENTS[f"{name}-choice"]
+    assert {variant.settings["holdout"] for variant in experiment.variants} == {0.2}
+    assert experiment.dense["holdout"] == 0.2  # else the dense model would have seen them
+    assert not any("holdout" in variant.settings for variant in EXPERIMENTS[name].variants)
+    assert {variant.settings["method"] for variant in experiment.variants} == {
+        variant.settings["method"] for variant in EXPERIMENTS[name].variants
+    }
+
+
+def test_a_choice_ends_with_the_best_settings_of_each_method():
+    results = {
+        Cell("rigl, lr 0.1, erk", 0.98, 1): report([0.8], s=0.98),
+        Cell("rigl, lr 0.1, erk", 0.95, 1): report([0.9], s=0.95),
+        Cell("rigl, lr 0.05, uniform", 0.98, 1): report([0.84], s=0.98),
+        Cell("dpf, lr 0.2, global", 0.98, 1): report([0.7], s=0.98),
+    }
+    made = table(setting("digits-rivals-choice", model="cifar_resnet8", dataset="digits"), results)
+    best = made.splitlines()[-1].removeprefix("Best on the images held out: ")
+    assert json.loads(best) == {
+        "rigl": {"learning_rate": 0.1, "share": "erk"},
+        "dpf": {"learning_rate": 0.2, "share": "global"},
+    }
+
+
+def test_a_table_of_rivals_has_their_cost_and_the_papers_table_4_as_printed():
+    one = dataclasses.replace(report([0.8]), masks=[[0, 0.9, 0.0]])
+    other = dataclasses.replace(report([0.7]), masks=[[0, 0.0, 0.0], [49, 0.9, 0.0]])
+    results = {Cell("rigl", 0.9, 1): one, Cell("gradual", 0.9, 1): other}
+    text = table(setting("digits-rivals", model="cifar_resnet8", dataset="digits"), results)
+    assert "| rigl | 10.9 |" in text
+    assert "| gradual | 55.0 |" in text
+    assert "| SNFS (100 epochs) | 72.4 % | 75.95 | 74.59 | -1.36 |" in text
+    assert "| RigL (500 epochs) | 80.0 % | 76.80 | 76.60 | -0.2 |" in text
