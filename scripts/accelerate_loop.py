@@ -1,6 +1,6 @@
 """Cyclical pruning in a plain Accelerate loop, without the Trainer: a small ResNet on handwritten digits.
 
-python scripts/accelerate_loop.py                                        # with --resume: goes on after the last cycle
+python scripts/accelerate_loop.py                                        # with --resume: resumes after the last cycle
 torchrun --nproc_per_node 2 scripts/accelerate_loop.py --batch_size 16   # two processes, the same batch in all
 """
 
@@ -72,8 +72,8 @@ if __name__ == "__main__":
     parser.add_argument("--learning_rate", type=float, default=0.05, help="at the start of each cycle")
     parser.add_argument("--delta_t", type=int, default=10, help="updates between two choices of masks")
     parser.add_argument("--output_dir", type=Path, default=Path("pruned-loop"), help="for the model and the states")
-    parser.add_argument("--resume", action="store_true", help="go on from the last state in output_dir")
+    parser.add_argument("--resume", action="store_true", help="resume from the last state in output_dir")
     parser.add_argument("--seed", type=int, default=42, help="of the weights and of the order of the images")
     if (args := parser.parse_args()).output_dir.exists() and not args.resume:
-        parser.error(f"--output_dir {args.output_dir} exists: name another folder, or go on with --resume")
+        parser.error(f"--output_dir {args.output_dir} exists: name another folder, or resume it with --resume")
     main(args)

@@ -1,4 +1,4 @@
-"""One run from its arguments: what the scripts share between the command line and the Trainer."""
+"""One run from its arguments: what the commands share between the command line and the Trainer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

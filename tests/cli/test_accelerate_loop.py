@@ -70,4 +70,4 @@ def test_a_new_run_does_not_mix_with_an_old_one(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit_:
         runpy.run_path(str(SCRIPT), run_name="__main__")
     assert exit_.value.code == 2
-    assert "exists: name another folder, or go on with --resume" in capsys.readouterr().err
+    assert "exists: name another folder, or resume it with --resume" in capsys.readouterr().err
