@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from benchmarks.common import Row
 from benchmarks.data import small_images
-from benchmarks.engine import engine
+from benchmarks.engine import engine, threads
 from benchmarks.masks import apply, choose_masks, memory
 from benchmarks.precision import precision
 from benchmarks.scaling import scaling
@@ -36,6 +36,7 @@ BENCHMARKS = {
     "data": small_images,
     "storage": storage,
     "engine": engine,
+    "threads": threads,
     "start": start,
 }
 

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 MIN_SPARSITY = 0.1  # of the prunable weights: below it there is nothing to gain
 MAX_SIZES = 4  # sizes of images whose graphs are kept
+MAX_SHAPES = 64  # of batches that are known to run on the engine
 TRIAL_BATCH = 8  # what stands for all batches of more than one image when torch and the engine are compared
 TRIALS = 3
 CLEAR = 1.3  # a ratio of times that needs no more trials
@@ -65,21 +66,34 @@ class CompiledModel(nn.Module):
         self.num_threads = num_threads
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self._slower: dict[tuple[tuple[int, ...], bool], bool] = {}
+        self._known: dict[torch.Size, Graph] = {}
         self.training = False
         self.register_load_state_dict_post_hook(_refresh_after_loading)
 
-    @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the original model, for images (batch, channels, height, width) in float32 on the CPU."""
-        images = self._only_images(args, kwargs)
+        images = args[0] if len(args) == 1 and not kwargs else self._only_images(args, kwargs)
+        if isinstance(images, Tensor) and images.dtype is torch.float32 and images.is_cpu:
+            graph = self._known.get(images.shape)  # all that is below takes as long as a small network's kernels
+            if graph is not None:
+                return graph.run(images)
+        with torch.no_grad():
+            return self._run(images, args, kwargs)
+
+    def _run(self, images: Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if images is None:
             return self.model(*args, **kwargs)
         _check_images(images)
         if not len(images):
             return self.model(images)
-        graph = self._graphs.get(images.shape[1:]) or self._build(tuple(images.shape[1:]))
+        shape = tuple(images.shape[1:])
+        graph = self._graphs.get(shape) or self._build(shape)
         if self._torch_is_faster(graph, len(images) > 1):
             return self.model(images)
+        if graph.direct:
+            if len(self._known) >= MAX_SHAPES:
+                self._known.clear()
+            self._known[images.shape] = graph
         return graph.run(images)
 
     def choices(self, *shape: int) -> list[Choice]:
@@ -98,8 +112,8 @@ class CompiledModel(nn.Module):
     def refresh(self) -> None:
         """Read the weights again after they were changed."""
         _check_weights(self.model)
-        self._graphs.clear()
-        self._slower.clear()
+        for cache in (self._graphs, self._slower, self._known):
+            cache.clear()
 
     def train(self, mode: bool = True) -> "CompiledModel":
         if mode:
@@ -114,7 +128,7 @@ class CompiledModel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without compiled code, which is made again where it is needed."""
-        return {**self.__dict__, "_graphs": {}, "_slower": {}}
+        return {**self.__dict__, "_graphs": {}, "_slower": {}, "_known": {}}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "CompiledModel":
         moved = fn(torch.zeros(1))
@@ -141,6 +155,7 @@ class CompiledModel(nn.Module):
     def _build_alone(self, shape: tuple[int, ...]) -> Graph:
         if len(self._graphs) >= MAX_SIZES:
             self._graphs.pop(next(iter(self._graphs)))
+            self._known.clear()
         start = time.perf_counter()
         try:
             graph = build_graph(self.model, shape, host(), self.num_threads)

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Graph:
         out_spec: How these make the model's own output type.
         choices: How each layer is computed.
         torch_nodes: The operations that run in torch.
+        direct: Whether only kernels run.
         alone_below: Seconds below which one image is not shared by several threads.
     """
 
@@ -51,6 +52,7 @@ class Graph:
     threads: int
     shape: tuple[int, ...]
     alone_below: float = 3e-4
+    direct: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +66,7 @@ class Graph:
                 self._shapes[output.slot] = output.size[1:]
                 self.outputs[i] = Slot(output.slot, output.size)
         native = [step for step in self.steps if not isinstance(step, TorchCall)]
-        self._direct = len(native) == len(self.steps) == 1
+        self.direct = len(native) == len(self.steps) == 1
 
     def place(self, allocate: Allocate) -> None:
         """Put the first instance into memory of someone else's choice."""
@@ -76,7 +78,7 @@ class Graph:
             raise ValueError(f"compiled for images of {self.shape} in float32, got {images.shape} in {images.dtype}")
         images = images.contiguous()
         with self._lock:
-            outputs = self._run_rows(images) if self._direct else self._run_steps(images)
+            outputs = self._run_rows(images) if self.direct else self._run_steps(images)
         return outputs[0] if self._leaf else pytree.tree_unflatten(outputs, self.out_spec)
 
     def _instance(self, index: int) -> Instance:

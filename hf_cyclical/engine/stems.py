@@ -17,6 +17,7 @@ __all__ = ["convolve_stem", "is_stem"]
 
 TAPS = (3, 4)  # rows of taps, after a stride took the image apart, for which fewer products are worth the sums
 MOST_CHANNELS = 4
+WORTH = 1e7  # multiply-adds; a smaller convolution takes less time than the sums
 
 
 def is_stem(layer: Convolution) -> bool:
@@ -25,7 +26,8 @@ def is_stem(layer: Convolution) -> bool:
     few = inputs <= MOST_CHANNELS and layer.groups == 1 and layer.sparsity < SURELY_DENSE
     even = outputs % AT_ONCE == 0 and layer.size[0] % ROWS == 0 and layer.dilation == (1, 1)
     above, stride = -layer.padding[0], layer.stride[0]
-    return few and even and (above + rows - 1) // stride - above // stride + 1 in TAPS
+    worth = layer.weight.size * layer.size[0] * layer.size[1] >= WORTH
+    return few and even and worth and (above + rows - 1) // stride - above // stride + 1 in TAPS
 
 
 def convolve_stem(plan: Plan, phases: Phases, layer: Convolution, activation: Activation) -> Tensor:

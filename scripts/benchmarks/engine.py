@@ -2,16 +2,20 @@
 
 import argparse
 import sys
+import time
+from collections.abc import Callable
+from statistics import median
 
 import timm
 import torch
 from torch import nn
 
 import hf_cyclical
+from hf_cyclical.cli.images import image_side
 from hf_cyclical.core import apply_masks_, magprune, prunable_parameters
 from hf_cyclical.engine import OURS, RIVALS, Speed, measure_speed
 
-from .common import Row
+from .common import Row, take_turns
 
 SPARSITIES = (0.9, 0.95, 0.98)
 # Side of the images, how many times as fast as dense fp32 at these sparsities (batch 1, one thread), and whether dense
@@ -24,6 +28,8 @@ MODELS = {
     "mobilenetv2_100": (224, (1.3, 1.5, 1.8), False, False),
 }
 SMALL = 64  # images of so many pixels take little time: more rounds
+FEW_ZEROS, AS_TORCH = 0.5, 0.98  # at this sparsity, never slower than dense torch by more than 2 %
+THREADS, GAIN = 2, 1.6
 
 
 def engine(options: argparse.Namespace) -> list[Row]:
@@ -45,11 +51,47 @@ def engine(options: argparse.Namespace) -> list[Row]:
                 rows.append(
                     _row(f"{name} {sparsity}, batch 32", _measure(model, side, 32), 32, RIVALS[:2], bar * 2 / 3)
                 )
+        rows.append(_against_torch(name, side))
     if options.model:
         model = hf_cyclical.load(options.model)
-        speed = measure_speed(model, (3, 32, 32), batches=(1,))
+        speed = _measure(model, image_side(str(options.model), model), 1)
         rows.append(_row(f"{options.model.name}, its own zeros", speed, 1, RIVALS[:2], None))
+        rows.append(_row(f"{options.model.name}, bf16", speed, 1, RIVALS[2:], None))
     return rows
+
+
+def threads(_: argparse.Namespace) -> list[Row]:
+    """Milliseconds of ResNet-50 with two threads and with one, by the clock; for a machine that does nothing else."""
+    rows = []
+    for sparsity in SPARSITIES:
+        model = random_masks(timm.create_model("resnet50").eval(), sparsity)
+        one, two = (hf_cyclical.compile(model, num_threads=n) for n in (1, THREADS))
+        images = torch.randn(1, 3, 224, 224)
+        turns = take_turns(*(_milliseconds(fast, images, time.perf_counter) for fast in (two, one)), 31)
+        rows.append(_ratio(f"resnet50 {sparsity}, {THREADS} threads", turns, GAIN))
+    return rows
+
+
+def _against_torch(name: str, side: int) -> Row:
+    model = random_masks(timm.create_model(name).eval(), FEW_ZEROS)
+    fast, images = hf_cyclical.compile(model, num_threads=1), torch.randn(1, 3, side, side)
+    turns = take_turns(*(_milliseconds(run, images, time.process_time) for run in (fast, model)), 9)
+    return _ratio(f"{name} {FEW_ZEROS}, dense torch", turns, AS_TORCH)
+
+
+def _milliseconds(run: nn.Module, images: torch.Tensor, clock: Callable[[], float]) -> Callable[[], float]:
+    @torch.inference_mode()
+    def once() -> float:
+        start = clock()
+        run(images)
+        return 1e3 * (clock() - start)
+
+    return once
+
+
+def _ratio(what: str, turns: list[tuple[float, float]], bar: float) -> Row:
+    measured, baseline = (median(values) for values in zip(*turns, strict=True))
+    return Row(what, "ms", measured, baseline, median(b / a for a, b in turns), (">=", bar))
 
 
 def _measure(model: nn.Module, side: int, batch: int) -> Speed:

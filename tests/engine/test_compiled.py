@@ -109,7 +109,8 @@ def test_torch_runs_what_it_runs_faster(model, pixels, monkeypatch):
     for engine_takes, in_torch in ((3.0, True), (1.0, False)):
         seconds = {True: 2.0, False: engine_takes}
         monkeypatch.setattr(compiled, "_seconds", lambda _, run, __, s=seconds: s[run is model])
-        fast._slower.clear()
+        fast.refresh()
+        fast.choices(3, 32, 32)
         calls.clear()
         close(fast(pixels), expected)
         assert fast.in_torch(2, 3, 32, 32) is in_torch
