@@ -37,6 +37,7 @@ PRUNING = {
     "mask_momentum": False,
     "ema_decay": 0.9,
 }
+RIGL = {"drop_fraction": 0.2, "init_masks": "random", "replace_step": False}  # which cyclical pruning does not have
 TRAINING = {
     "learning_rate": 0.001,
     "optim": "adamw_torch",
@@ -62,8 +63,9 @@ def checkpoint_of(trainer):
 
 
 def test_every_setting_has_its_test(made):
-    assert made.settings().keys() == PRUNING.keys() | TRAINING.keys() | {"data"}
-    assert {field.name for field in dataclasses.fields(PruningConfig)} == PRUNING.keys() | {"scope"}  # that is share
+    assert made.settings().keys() == PRUNING.keys() | RIGL.keys() | TRAINING.keys() | {"data"}
+    fields = {field.name for field in dataclasses.fields(PruningConfig)}
+    assert fields == PRUNING.keys() | RIGL.keys() | {"scope"}  # that is share
 
 
 @pytest.mark.parametrize("name", PRUNING)
@@ -72,6 +74,15 @@ def test_another_way_of_pruning_is_refused(made, make_trainer, name):
     trainer = make_trainer(before | {name: PRUNING[name]}, **RUN)
     with pytest.raises(PruningError, match=f"of another run: {name} is .* there, .* here: resume with the settings"):
         trainer.train(resume_from_checkpoint=checkpoint_of(made))
+
+
+@pytest.mark.parametrize("name", RIGL)
+def test_another_way_of_rigl_is_refused(make_trainer, tmp_path, name):
+    rigl = {"method": "rigl", "target_sparsity": 0.5, "delta_t": 3}
+    make_trainer(rigl, **RUN).train()
+    trainer = make_trainer(rigl | {name: RIGL[name]}, **RUN)
+    with pytest.raises(PruningError, match=f"of another run: {name} is .* there, .* here: resume with the settings"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
 
 
 @pytest.mark.parametrize("name", TRAINING)
