@@ -85,9 +85,6 @@ class Run:
             "image settings": asdict(loaded.settings),
         }
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
-        if args.pruning.prunes and not args.training.resume_from_checkpoint:
-            # The dense model is the first row of the table: evaluated after a dense start, or else right away.
-            args.training.eval_on_start |= trainer.plan().cycles[0].start == 0
         return cls(args, trainer, data, loaded, stop)
 
     def save(self, command: str) -> Path:

@@ -49,6 +49,7 @@ from .scores import random_scores
 from .shards import Shards, local, part, restored, whole
 from .shares import Layers, Share, erk, lamp, ranked, uniform
 from .snfs import snfs
+from .topk import finite
 from .tvpgd import TVPGD
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "cyclical_lr",
     "dpf",
     "erk",
+    "finite",
     "first_line",
     "freeze",
     "gradual",

@@ -232,6 +232,9 @@ def public_id(name: Any) -> str | None:
 
 def _mark_weights(file: Path, mask_sha256: str) -> None:
     """Put the mask hash into the header, for a file of weights that is alone."""
+    for name, tensor in iterate_tensors(file):
+        if tensor.is_floating_point() and tensor.element_size() > 1 and not torch.isfinite(tensor).all():
+            raise PruningError(f"{name} in {str(file)!r} has NaN or infinite weights: such a model is not published")
     tensors = {name: plus_zeros(tensor) if packable(tensor) else tensor for name, tensor in iterate_tensors(file)}
     header = {"format": "pt"} | {hide_paths(k): hide_in_header(value) for k, value in header_metadata(file).items()}
     write_tensors(file, tensors, header | {KEY: json.dumps({"schema": SCHEMA, "mask_sha256": mask_sha256})})

@@ -17,6 +17,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_cyclical.core import any_process
 
+from .data_guards import refuse_missing_metric
+
 if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
 
@@ -52,10 +54,14 @@ class CycleCallback(TrainerCallback):
         self._resumed_at: int | None = None
         self._evaluated_at: int | None = None
         self._saved_at: int | None = None
+        self._asked_for_start = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._evaluated_at = self._saved_at = None
         self._resumed_at = state.global_step or None
+        self._asked_for_start = args.eval_on_start
+        if not state.global_step and self.trainer.eval_dataset is not None and not self.trainer.report.dense_updates:
+            args.eval_on_start = True  # the dense model is the first row of the table; after a dense start it is later
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         run = self.trainer.run
@@ -73,7 +79,12 @@ class CycleCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.trainer.is_in_train and state.global_step != self._resumed_at:
             self._evaluated_at = state.global_step
+            if not isinstance(self.trainer.eval_dataset, dict):
+                refuse_missing_metric(args, kwargs["metrics"])
             self.trainer.run.note_evaluation(state.global_step, kwargs["metrics"])
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        args.eval_on_start = self._asked_for_start
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._saved_at = state.global_step

@@ -104,6 +104,7 @@ class Publisher:
     def _refuse_unfinished(self, verb: str) -> None:
         if not self.finished:
             raise PruningError(f"there is no finished run to {verb}: call train() first")
+        self.trainer.run.refuse_non_finite()
 
     def _save_first(self) -> Path:
         """Save what a push needs into a new folder, which only that of the main process outlives."""

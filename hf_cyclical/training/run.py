@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import TVPGD, PruningError, Recipe, RecoveryTracker, local
+from hf_cyclical.core import TVPGD, PruningError, Recipe, RecoveryTracker, any_process, finite, local
 from hf_cyclical.reports import CycleReport, layer_reports, new_report, row_report
 
 from .ema import WeightAverage
@@ -79,11 +79,31 @@ class PruningRun:
     def project(self, t: int) -> None:
         """Lines 4 to 8 of Algorithm 1 for update `t`."""
         if self.pruner.step(t):
+            self.refuse_replaced()
             self.tracker.update(self.pruner.masks)
             self.sparsity = self.pruner.sparsity
             self.report = self.report.with_masks(t, self.sparsity, self.tracker.regrown)
         if self.average is not None:
             self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
+
+    def refuse_replaced(self) -> None:
+        """Raise a PruningError if a weight is no longer the one that the masks are of."""
+        if self.pruner.shards.several:  # FSDP puts others in their place for a while
+            return
+        now = dict(self.model.named_parameters(remove_duplicate=False))
+        if lost := [name for name, p in self.pruner.params.items() if now.get(name) is not p]:
+            raise PruningError(f"{lost[0]} was replaced during training, and stays dense: change weights in place")
+
+    def refuse_non_finite(self) -> None:
+        """Raise a PruningError if a weight of the model, pruned or not, is NaN or infinite."""
+        tensors = dict(self.model.named_parameters())
+        broken = [name for name, p in tensors.items() if not finite(local(p))]
+        device = local(next(iter(tensors.values()))).device
+        if any_process(bool(broken), device):
+            raise PruningError(
+                f"{broken[0] if broken else 'a weight of another process'} is NaN or infinite after update "
+                f"{self.pruner.t:,}: lower the learning rate or clip gradients, and start from a checkpoint before it"
+            )
 
     def end_cycle(self, cycle: int, update: int, epoch: float) -> None:
         """Add the row of a cycle to the report; the evaluation that follows completes it."""
@@ -117,10 +137,12 @@ class PruningRun:
 
     def finish(self) -> None:
         """Leave the model as the result of the run, and the layers in the report."""
+        self.refuse_replaced()
         self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
         if self.average is not None:
             self.average.apply_(self.pruner.masks)
             self.average = None
+        self.refuse_non_finite()
         self.report = dataclasses.replace(self.report, layers=layer_reports(self.pruner, self.tracker, self.row_floor))
 
     def save(self, folder: str, settings: dict[str, Any], *, write: bool) -> None:

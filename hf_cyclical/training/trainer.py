@@ -17,6 +17,7 @@ from hf_cyclical.reports import PruningReport
 
 from .callbacks import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoints import newest_checkpoint
+from .data_guards import refuse_no_batches
 from .distributed import copies, prepare_for_fsdp
 from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
 from .layer_guards import refuse_layers
@@ -131,6 +132,12 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         )
         return self.lr_scheduler
 
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
+        """As in Trainer, which would train on nothing if there is not one complete batch."""
+        loader = super().get_train_dataloader()
+        refuse_no_batches(loader, self.train_dataset, self.args)
+        return loader
+
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The weights that are pruned, by their names in the unwrapped model."""
         return prunable_parameters(self.unwrapped(), self.pruning.include, self.pruning.exclude)
@@ -204,6 +211,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         """Evaluates the masked model, and adds its sparsity to the metrics."""
         if self.run is None:
             return super().evaluation_loop(*args, **kwargs)
+        self.run.refuse_non_finite()
         with self.run.as_result():
             broadcast_buffers(self.unwrapped())
             output = super().evaluation_loop(*args, **kwargs)

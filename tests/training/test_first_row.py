@@ -1,0 +1,54 @@
+"""The dense model is the first row of every table, and what is logged on the way is of now."""
+
+import pytest
+import torch
+from support.tiny import CYCLICAL
+from transformers import TrainerCallback
+
+from hf_cyclical.core import mask_distance
+
+
+@pytest.mark.parametrize("arguments", [{}, {"eval_strategy": "no"}, {"eval_on_start": True}])
+def test_the_dense_model_is_evaluated_once_before_any_update(make_trainer, arguments):
+    trainer = make_trainer(CYCLICAL, max_steps=12, **arguments)
+    before = trainer.evaluate()["eval_accuracy"]
+    trainer.train()
+    assert trainer.report.dense["accuracy"] == before
+    assert [row["update"] for row in trainer.report.evaluations] == [0, 6, 12]
+    assert trainer.report.table().splitlines()[2].split()[0] == "dense"
+    assert trainer.args.eval_on_start == ("eval_on_start" in arguments)
+
+
+def test_after_a_dense_start_it_is_the_model_that_this_leaves(make_trainer):
+    trainer = make_trainer(CYCLICAL | {"dense_updates": 4}, max_steps=12)
+    trainer.train()
+    assert [row["update"] for row in trainer.report.evaluations] == [4, 8, 12]
+    assert trainer.report.dense["accuracy"] == trainer.report.evaluations[0]["accuracy"]
+
+
+def test_without_an_evaluation_set_there_is_none(make_trainer):
+    trainer = make_trainer(CYCLICAL, max_steps=12, eval_dataset=None)
+    trainer.train()
+    assert trainer.report.evaluations == ()
+
+
+class Masks(TrainerCallback):
+    def __init__(self):
+        self.trainer, self.masks = None, {}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        masks = self.trainer.pruner.masks
+        self.masks[state.global_step] = {name: mask.clone() for name, mask in masks.items()}
+
+
+def test_the_mask_distance_that_is_logged_is_that_of_now(make_trainer):
+    seen = Masks()
+    trainer = make_trainer(CYCLICAL, max_steps=24, logging_strategy="steps", logging_steps=1, callbacks=[seen])
+    seen.trainer = trainer
+    trainer.train()
+    logged = {e["step"]: e["mask_distance"] for e in trainer.state.log_history if "mask_distance" in e}
+    assert list(logged) == list(range(12, 25))
+    first = seen.masks[12]
+    assert logged == {t: pytest.approx(mask_distance(first, seen.masks[t])) for t in logged}
+    assert len({round(value, 6) for value in logged.values()}) > 3
+    assert not torch.equal(first["hidden.weight"], seen.masks[13]["hidden.weight"])
