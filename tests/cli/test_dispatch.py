@@ -152,8 +152,8 @@ class TestHelpOfARun:
 
 def test_python_m_and_accelerate_launch_m_start_it(tmp_path):
     launch = [sys.executable, "-m", "accelerate.commands.launch", "-m", "hf_cyclical"]
-    code, out, err = run(launch, "prune", "--plan", "--output_dir", tmp_path / "out")
+    code, out, err = run(launch, "prune", "--plan", "--target_sparsity", 0.9, "--output_dir", tmp_path / "out")
     assert code == 0, err
-    assert "Plan: cyclical, sparsity 0.95" in out
+    assert "Plan: cyclical, sparsity 0.9," in out
     code, out, err = run([sys.executable, "-m", "hf_cyclical"], "--version")
     assert (code, out) == (0, f"hf_cyclical {__version__}\n")

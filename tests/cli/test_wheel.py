@@ -55,10 +55,11 @@ def test_it_holds_the_package_and_nothing_else(wheel):
 def test_a_shortened_main_job_runs_in_an_empty_folder(installed, tmp_path):
     where = call(installed / "bin" / "python", "-c", "import hf_cyclical; print(hf_cyclical.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed)
-    out = call(installed / "bin" / "hf-cyclical", "prune", *SHORT, cwd=tmp_path)
-    assert "Plan: cyclical, sparsity 0.95" in out
+    words = [*SHORT, "--target_sparsity", "0.9"]
+    out = call(installed / "bin" / "hf-cyclical", "prune", *words, cwd=tmp_path)
+    assert "Plan: cyclical, sparsity 0.9," in out
     assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
     report = load_report(tmp_path / "pruned")
-    assert report.sparsity == pytest.approx(0.95, abs=1e-3)
-    assert report.about["command"] == " ".join(["hf-cyclical prune", *SHORT])
+    assert report.sparsity == pytest.approx(0.9, abs=1e-3)
+    assert report.about["command"] == " ".join(["hf-cyclical prune", *words])
     assert (tmp_path / "pruned" / "model.safetensors").is_file()
