@@ -40,16 +40,23 @@ def export_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> in
         import onnxscript  # noqa: F401  what torch.onnx needs
     except ImportError as error:
         raise PruningError(f'the export needs {error.name}: pip install "hf_cyclical[onnx]"') from error
+    partial = path.with_name(f".{path.name}.partial")  # what fails the check never has the name that was asked for
     with _quiet():
         try:
             folded = _folded(model.eval(), shape)
             names = {"input_names": ["pixel_values"], "output_names": ["logits"], "external_data": False}
             images = torch.zeros(2, *shape)
-            torch.onnx.export(folded, (images,), path, dynamo=True, dynamic_shapes=({0: Dim("batch")},), **names)
+            torch.onnx.export(folded, (images,), partial, dynamo=True, dynamic_shapes=({0: Dim("batch")},), **names)
         except FAILURES as error:
+            partial.unlink(missing_ok=True)
             raise PruningError(f"the model cannot be exported: {str(error).strip().splitlines()[0][:200]}") from error
-    _check(model, path, shape, onnxruntime)
-    return sum(int((onnx.numpy_helper.to_array(t) == 0).sum()) for t in onnx.load(path).graph.initializer)
+    try:
+        _check(model, partial, shape, onnxruntime)
+        zeros = sum(int((onnx.numpy_helper.to_array(t) == 0).sum()) for t in onnx.load(partial).graph.initializer)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return zeros
 
 
 @contextlib.contextmanager

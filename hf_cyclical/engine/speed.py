@@ -139,7 +139,7 @@ def _rivals(
 ) -> dict[str, Callable[[Tensor], Any]]:
     """Other engines that are installed, by name."""
     if not all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
-        tell('ONNX Runtime and OpenVINO are left out: pip install "hf_cyclical[onnx]" openvino')
+        tell('ONNX Runtime and OpenVINO are left out: pip install "hf_cyclical[onnx,openvino]"')
         return {}
     path = folder / "model.onnx"
     tell("exporting to ONNX ...")

@@ -65,6 +65,15 @@ def test_predict_prints_no_control_characters(folder, tmp_path, capsys):
     assert printed.replace("\n", "").isprintable()
 
 
+def test_an_export_with_other_outputs_leaves_no_file(folder, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("hf_cyclical.engine.onnx_export.ALLOWED_ERROR", -1.0)
+    with pytest.raises(SystemExit):
+        export.main([str(folder), "--output", str(tmp_path / "new.onnx")])
+    assert "the export is not usable" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.onnx*")) + list(tmp_path.glob(".*"))
+
+
 def test_export_writes_a_file_that_onnx_runtime_runs(folder, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"

@@ -217,3 +217,27 @@ def test_nan_in_an_image_is_seen_and_stays_in_its_image(last):
         result = graph.run(pixels)
         assert torch.equal(result.isnan(), model(pixels).isnan())
         assert not result[1].isnan().any()
+
+
+class Mixed(nn.Module):
+    """What stands alone: BatchNorm, channels after channels, LayerNorm over channels, sums and products."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.conv = nn.Conv2d(3, channels, 1)
+        self.layer_norm = nn.LayerNorm(2 * channels)
+        self.constant = nn.Parameter(torch.randn(2 * channels, 1, 1))
+
+    def forward(self, x):
+        x = self.conv(self.norm(x))
+        x = torch.cat([x, F.relu(x)], 1)
+        y = self.layer_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return (x * y + self.constant) * torch.sigmoid(y)
+
+
+@slow
+@given(st.integers(1, 9), st.tuples(st.integers(2, 19), st.integers(2, 19)), SPARSITIES, st.integers(1, 3), WIDTHS)
+def test_operators_that_stand_alone(channels, size, sparsity, batch, width):
+    torch.manual_seed(0)
+    assert_same_as_torch(sparsify(Mixed(channels), sparsity), images(batch, 3, *size), width=width, native=False)
