@@ -6,15 +6,15 @@ have stands in their rows of METHODS too.
 
 import dataclasses
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, get_args, get_type_hints
 
 from . import core
 from .core import Choice, LrFactor, LrShape, NofM, Pattern, Recipe, Shape
 from .core.settings import Setting, number, one_of, patterns, refuse, switch, text, whole
-from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies
+from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies, refuse_beside_groups
 
 logger = logging.getLogger(__name__)
 _DROP = ("lr_shape", "drop")
@@ -252,7 +252,7 @@ class PruningConfig:
             if value and setting.only_pruning and not self.prunes:
                 self._refuse(name, "has no effect where nothing is pruned", "raise target_sparsity above 0")
         if isinstance(self.arrangement, NofM):
-            self._check_fixed_sparsity(self.arrangement)
+            refuse_beside_groups(self.arrangement, self.resolved, partial(getattr, self))
         if self.init_sparsity is not None and self.cycles == 1:
             self._refuse("init_sparsity", "is for cycles 2 to k, and cycles is 1", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= (target := self.resolved("target_sparsity")):
@@ -262,19 +262,6 @@ class PruningConfig:
             self._refuse("dense_updates", f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
         if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
             self._refuse(self._dense_start, f"would undo the zeros that method {self.method} keeps", "leave it out")
-
-    def _check_fixed_sparsity(self, pattern: NofM) -> None:
-        alike = f"has no meaning for pattern {pattern}, which prunes every layer alike"
-        if not math.isclose(self.resolved("target_sparsity"), pattern.sparsity, abs_tol=1e-6):
-            rule = f"contradicts pattern {pattern}, whose sparsity is {pattern.sparsity:g}"
-            self._refuse("target_sparsity", rule, "leave it out")
-        if self.resolved("share") != DEFAULT_SHARE:
-            self._refuse("share", alike, f"use {DEFAULT_SHARE}, or leave it out")
-        if self.layer_sparsity:
-            self._refuse("layer_sparsity", alike, "leave it out, or exclude layers that stay dense")
-        if self.resolved("row_floor") > pattern.n:
-            rule = f"is more than pattern {pattern} keeps of each group"
-            self._refuse("row_floor", rule, f"use {pattern.n} at most, or leave it out")
 
 
 _SETTINGS: dict[str, Setting] = {

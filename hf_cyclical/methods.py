@@ -3,6 +3,7 @@
 A method is a recipe of Algorithm 1. A new one is a function that makes the recipe, in core, and a row here.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from hf_cyclical.core import recipes
 
 from .core import (
     LrFactor,
+    NofM,
     Recipe,
     Score,
     Share,
@@ -27,6 +29,7 @@ from .core import (
     snfs,
     uniform,
 )
+from .core.settings import refuse
 
 Settings = Callable[[str], Any]
 """A setting by its name, with the default in place of None: `PruningConfig.resolved`."""
@@ -265,3 +268,25 @@ SCOPES = MappingProxyType({"local": "uniform", "global": "global", "lamp": "lamp
 def applies(method: str, name: str) -> bool:
     """Whether a setting means something for a method; settings that all methods share always do."""
     return name in METHODS[method].settings or all(name not in row.settings for row in METHODS.values())
+
+
+def refuse_beside_groups(pattern: NofM, get: Settings, given: Settings) -> None:
+    """Raise a PruningError if settings contradict a pattern n:m, which fixes the sparsity of every layer.
+
+    Args:
+        pattern: The pattern.
+        get: A setting by its name, with the default in place of None.
+        given: The same as it was given.
+    """
+    alike = f"has no meaning for pattern {pattern}, which prunes every layer alike"
+    if not math.isclose(get("target_sparsity"), pattern.sparsity, abs_tol=1e-6):
+        rule = f"contradicts pattern {pattern}, whose sparsity is {pattern.sparsity:g}"
+        refuse("target_sparsity", given("target_sparsity"), rule, "leave it out")
+    if get("share") != DEFAULT_SHARE:
+        refuse("share", given("share"), alike, f"use {DEFAULT_SHARE}, or leave it out")
+    if get("layer_sparsity"):
+        remedy = "leave it out, or exclude layers that stay dense"
+        refuse("layer_sparsity", given("layer_sparsity"), alike, remedy)
+    if get("row_floor") > pattern.n:
+        rule = f"is more than pattern {pattern} keeps of each group"
+        refuse("row_floor", given("row_floor"), rule, f"use {pattern.n} at most, or leave it out")

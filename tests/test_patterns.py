@@ -77,7 +77,7 @@ def test_contradictions_are_refused_in_one_line(settings, message):
 def test_the_target_of_a_preset_gives_way_to_the_pattern(tmp_path):
     words = ["--preset", "digits", "--output_dir", str(tmp_path / "out")]
     assert parse_arguments([*words, "--pattern", "2:4"], "").pruning.resolved("target_sparsity") == 0.5
-    assert parse_arguments([*words, "--pattern", "4x1"], "").pruning.target_sparsity == 0.95
+    assert parse_arguments([*words, "--pattern", "4x1"], "").pruning.target_sparsity == 0.98
 
 
 def test_in_a_yaml_file_a_pattern_stands_in_quotes(tmp_path, capsys):
