@@ -20,6 +20,7 @@ from benchmarks.data import small_images
 from benchmarks.engine import engine, threads
 from benchmarks.masks import apply, choose_masks, memory
 from benchmarks.precision import precision
+from benchmarks.rivals import rivals
 from benchmarks.scaling import scaling
 from benchmarks.start import start
 from benchmarks.storage import storage
@@ -28,6 +29,7 @@ from benchmarks.training import overhead
 USAGE_ERROR = 2
 BENCHMARKS = {
     "overhead": overhead,
+    "rivals": rivals,
     "precision": precision,
     "magprune": choose_masks,
     "apply": apply,
