@@ -285,6 +285,23 @@ def test_each_method_is_described(report, metadata, method, cycles, said):
     assert said in render_card(report, metadata)
 
 
+@pytest.mark.parametrize(
+    ("method", "said", "shared"),
+    [
+        ("rigl", "at constant sparsity (RigL)", "to the same sparsity"),
+        ("snfs", "sparse momentum, SNFS", "Weights moved between the layers"),
+        ("dpf", "gradually with feedback (DPF)", "to the same sparsity"),
+        ("granet", "gradually (GraNet)", "to the same sparsity"),
+    ],
+)
+def test_each_rival_is_described(report, metadata, method, said, shared):
+    report.config.update({"method": method, "share": "uniform"})
+    text = render_card(report, metadata)
+    assert said in text
+    assert shared in text
+    assert ("to the same sparsity" in text) == (method != "snfs")
+
+
 def test_many_layers_are_shortened(report, metadata):
     tensor = metadata["tensors"][0]
     metadata["tensors"] = [tensor | {"name": f"blocks.{i}.weight"} for i in range(100)]
