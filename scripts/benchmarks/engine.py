@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import hf_cyclical
-from hf_cyclical.cli.images import image_side
 from hf_cyclical.core import apply_masks_, magprune, prunable_parameters
 from hf_cyclical.engine import OURS, RIVALS, Speed, measure_speed
 
@@ -30,6 +29,7 @@ MODELS = {
 SMALL = 64  # images of so many pixels take little time: more rounds
 FEW_ZEROS, AS_TORCH = 0.5, 0.98  # at this sparsity, never slower than dense torch by more than 2 %
 THREADS, GAIN = 2, 1.6
+CIFAR = 32
 
 
 def engine(options: argparse.Namespace) -> list[Row]:
@@ -54,7 +54,7 @@ def engine(options: argparse.Namespace) -> list[Row]:
         rows.append(_against_torch(name, side))
     if options.model:
         model = hf_cyclical.load(options.model)
-        speed = _measure(model, image_side(str(options.model), model), 1)
+        speed = _measure(model, _side(model), 1)
         rows.append(_row(f"{options.model.name}, its own zeros", speed, 1, RIVALS[:2], None))
         rows.append(_row(f"{options.model.name}, bf16", speed, 1, RIVALS[2:], None))
     return rows
@@ -70,6 +70,13 @@ def threads(_: argparse.Namespace) -> list[Row]:
         turns = take_turns(*(_milliseconds(fast, images, time.perf_counter) for fast in (two, one)), 31)
         rows.append(_ratio(f"resnet50 {sparsity}, {THREADS} threads", turns, GAIN))
     return rows
+
+
+def _side(model: nn.Module) -> int:
+    """Of the images that a pruned model is for: as timm says it, or transformers; else CIFAR's."""
+    config = getattr(model, "config", None)
+    settings = getattr(config, "pretrained_cfg", None) or getattr(model, "pretrained_cfg", None)
+    return settings["input_size"][-1] if settings else getattr(config, "image_size", None) or CIFAR
 
 
 def _against_torch(name: str, side: int) -> Row:
