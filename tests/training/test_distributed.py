@@ -145,7 +145,7 @@ def statistics_when_evaluated(rank, folder, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_statistics_of_batch_norm_are_the_same_everywhere(tmp_path, mode):
     (means, mean), (other_means, other_mean) = on_processes(2, statistics_when_evaluated, tmp_path, mode)
-    assert len(means) == 4  # at 5 and 10, and at the end of each cycle of 6
+    assert len(means) == 5  # the dense model, at 5 and 10, and at the end of each cycle of 6
     assert all(torch.equal(a, b) for a, b in zip(means, other_means, strict=True))
     assert torch.equal(mean, other_mean)
     assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["norm.running_mean"], mean)
