@@ -1,27 +1,24 @@
 """PruningConfig: how to prune, as one frozen dataclass that is also the JSON record and the command line.
 
 A setting is one field: its type, its rule with the default (`core.settings`), and its help. One that only some methods
-have stands in their rows of METHODS too.
+have stands in their rows of METHODS too. Those on how weights are trained are in `Levers`.
 """
 
 import dataclasses
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args, get_type_hints
 
 from . import core
 from .core import Choice, LrFactor, LrShape, NofM, Pattern, Recipe, Shape
-from .core.settings import Setting, number, one_of, patterns, refuse, switch, text, whole
+from .core.settings import Setting, number, one_of, patterns, refuse, says, switch, text, whole
+from .levers import Levers
 from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies, refuse_beside_groups
 
 logger = logging.getLogger(__name__)
 _DROP = ("lr_shape", "drop")
-
-
-def _help(words: str, default: Any = None, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": words, **metadata})
 
 
 def _rows(table: Any) -> str:
@@ -36,90 +33,81 @@ def _layer_target(name: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
-class PruningConfig:
+class PruningConfig(Levers):
     """How a model is pruned. `None` stands for the method's default."""
 
     _argument_group_name = "pruning (PruningConfig)"
 
-    method: Annotated[str, one_of(METHODS, optional=False)] = _help(
+    method: Annotated[str, one_of(METHODS, optional=False)] = says(
         f"How the model is pruned. {_rows(METHODS)}.", DEFAULT_METHOD, choices=list(METHODS)
     )
     target_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.9 for 90 %", default=0.9)] = (
-        _help("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
+        says("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
     )
-    cycles: Annotated[int | None, whole(1, "use 1 for a single cycle", default=5)] = _help(
+    cycles: Annotated[int | None, whole(1, "use 1 for a single cycle", default=5)] = says(
         "Number of cycles, or of prunings for iterative; 5 if not given (k in the paper)."
     )
-    init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = _help(
+    init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = says(
         "Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."
     )
-    schedule: Annotated[Shape | None, one_of(get_args(Shape), default="cubic")] = _help(
+    schedule: Annotated[Shape | None, one_of(get_args(Shape), default="cubic")] = says(
         "How the sparsity rises within a cycle; cubic is Eq. 1 and the default (s(t) in the paper)."
     )
-    delta_t: Annotated[int | None, whole(1, "use 100 as the paper does", default=100)] = _help(
+    delta_t: Annotated[int | None, whole(1, "use 100 as the paper does", default=100)] = says(
         "Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper), 16 for dpf, and a "
         "hundredth of the run for snfs."
     )
-    ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = _help(
+    ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = says(
         "Part of a cycle in which the sparsity rises or masks change; the rest is fine-tuning. 0.8 if not given (16 of "
         "20 epochs); rigl and dpf 0.75, granet 0.6875."
     )
-    drop_fraction: Annotated[float | None, number("[0.005, 1]", "use 0.3 or 0.5", default=0.5)] = _help(
+    drop_fraction: Annotated[float | None, number("[0.005, 1]", "use 0.3 or 0.5", default=0.5)] = says(
         "Part of the kept weights that is exchanged at first, falling along a cosine; rigl 0.3, snfs and granet 0.5."
     )
-    init_masks: Annotated[str | None, one_of(INIT_MASKS, default="magnitude")] = _help(
+    init_masks: Annotated[str | None, one_of(INIT_MASKS, default="magnitude")] = says(
         "Which weights rigl and snfs keep at first; magnitude if not given. random is the authors', who train from "
         "scratch.",
         choices=list(INIT_MASKS),
     )
-    replace_step: Annotated[bool | None, switch(default=True)] = _help(
+    replace_step: Annotated[bool | None, switch(default=True)] = says(
         "Whether an exchange of rigl takes the place of the optimizer's step, as in the original. True if not given.",
         nargs="?",
         const=True,
     )
-    lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = _help(
+    lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = says(
         "Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."
     )
     lr_drop_at: Annotated[float | None, number("(0, 1]", "use 0.75 as the paper does", default=0.75, only=_DROP)] = (
-        _help("Part of a cycle before the learning rate drops; 0.75 if not given (paper: CIFAR 0.75, ImageNet 0.5).")
+        says("Part of a cycle before the learning rate drops; 0.75 if not given (paper: CIFAR 0.75, ImageNet 0.5).")
     )
     lr_drop_factor: Annotated[float | None, number("[0, 1]", "use 0.1 as the paper does", default=0.1, only=_DROP)] = (
-        _help("What the drop multiplies the learning rate by; 0.1 if not given.")
+        says("What the drop multiplies the learning rate by; 0.1 if not given.")
     )
-    share: Annotated[str | None, one_of(SHARES, default=DEFAULT_SHARE)] = _help(
+    share: Annotated[str | None, one_of(SHARES, default=DEFAULT_SHARE)] = says(
         f"Which layers lose how much; {DEFAULT_SHARE} if not given. {_rows(SHARES)}.", choices=list(SHARES)
     )
-    scope: Annotated[str | None, one_of(SCOPES)] = _help(
+    scope: Annotated[str | None, one_of(SCOPES)] = says(
         "The former name of share: local is uniform, global and lamp are as they were.", choices=list(SCOPES)
     )
-    layer_sparsity: Annotated[list[str] | None, patterns(_layer_target, only_pruning=True)] = _help(
+    layer_sparsity: Annotated[list[str] | None, patterns(_layer_target, only_pruning=True)] = says(
         "Targets of some layers, as glob=fraction (layer1.*=0.8 fc=0); the first match counts, all along the schedule."
     )
-    row_floor: Annotated[int | None, whole(0, "use 1, or 0 to turn it off", default=1)] = _help(
+    row_floor: Annotated[int | None, whole(0, "use 1, or 0 to turn it off", default=1)] = says(
         "Weights that every filter or output keeps at least; 1 if not given. 0 is Algorithm 1 as printed."
     )
-    pattern: Annotated[str | None, text("write '2:4' or '4x1'")] = _help(
+    pattern: Annotated[str | None, text("write '2:4' or '4x1'")] = says(
         "How zeros are arranged; anywhere if not given. n:m, such as 2:4: n of every m consecutive inputs (channels) "
         "of an output stay, which fixes target_sparsity. BxC, such as 4x1: blocks of outputs and inputs stay or go."
     )
-    include: Annotated[list[str] | None, patterns()] = _help(
+    include: Annotated[list[str] | None, patterns()] = says(
         "Globs on the names of the layers to prune; all linear and convolution layers if not given."
     )
-    exclude: Annotated[list[str] | None, patterns()] = _help("Globs on the names of layers that stay dense.")
-    dense_epochs: Annotated[float, number("[0, inf)", "use 0 to prune from the start")] = _help(
+    exclude: Annotated[list[str] | None, patterns()] = says("Globs on the names of layers that stay dense.")
+    dense_epochs: Annotated[float, number("[0, inf)", "use 0 to prune from the start")] = says(
         "Epochs of dense training before the first cycle, out of num_train_epochs (appendix: from scratch).", 0.0
     )
-    dense_updates: Annotated[int, whole(0, "use 0 to prune from the start")] = _help(
+    dense_updates: Annotated[int, whole(0, "use 0 to prune from the start")] = says(
         "The same in optimizer updates, out of max_steps. Give one of the two.", 0
-    )
-    mask_momentum: Annotated[bool | None, switch(default=True, only_pruning=True)] = _help(
-        "Mask the optimizer's momentum with the weights, so that weights return with their latest steps only. True if "
-        "not given, where weights can return and there is a momentum. False is Algorithm 1 as printed.",
-        nargs="?",
-        const=True,
-    )
-    ema_decay: Annotated[float | None, number("(0, 1)", "use 0.999, or leave it out", only_pruning=True)] = _help(
-        "Evaluate and save a masked moving average of the weights with this decay (0.999), restarted with each cycle."
     )
 
     def __post_init__(self) -> None:
@@ -170,6 +158,8 @@ class PruningConfig:
         if name == "init_sparsity" and self.resolved("cycles") > 1:
             return 0.5 * self.resolved("target_sparsity") or None
         if setting.only and self.resolved(setting.only[0]) != setting.only[1]:
+            return None
+        if setting.needs and not getattr(self, setting.needs):
             return None
         return setting.default
 
@@ -249,6 +239,8 @@ class PruningConfig:
                 self._refuse(name, f"has no meaning for method {self.method}", "leave it out")
             if setting.only and (other := self.resolved(setting.only[0])) != setting.only[1]:
                 self._refuse(name, f"has no meaning for {setting.only[0]} {other}", "leave it out")
+            if setting.needs and not getattr(self, setting.needs):
+                self._refuse(name, f"has no meaning without {setting.needs}", "leave it out")
             if value and setting.only_pruning and not self.prunes:
                 self._refuse(name, "has no effect where nothing is pruned", "raise target_sparsity above 0")
         if isinstance(self.arrangement, NofM):
@@ -262,6 +254,10 @@ class PruningConfig:
             self._refuse("dense_updates", f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
         if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
             self._refuse(self._dense_start, f"would undo the zeros that method {self.method} keeps", "leave it out")
+        if self.distill and METHODS[self.method].keeps_zeros:
+            self._refuse(
+                "distill", f"has no dense teacher: method {self.method} starts from a sparse model", "leave it out"
+            )
 
 
 _SETTINGS: dict[str, Setting] = {

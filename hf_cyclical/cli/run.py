@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import TrainerCallback, set_seed
 
+from hf_cyclical.core import PruningError
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.models import ImageModel, check_image_model, load_image_model, make_portable
 from hf_cyclical.training import (
@@ -84,6 +85,7 @@ class Run:
             "augment": data.augment,
             "image settings": asdict(loaded.settings),
         }
+        _refuse_untrained_teacher(trainer, loaded)
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
         return cls(args, trainer, data, loaded, stop)
 
@@ -105,6 +107,15 @@ class Run:
             trainer.about["holdout"] = self.args.data.holdout
         trainer.save_pruned()
         return folder
+
+
+def _refuse_untrained_teacher(trainer: CyclicalPruningTrainer, loaded: ImageModel) -> None:
+    weight = trainer.pruning.distill
+    if weight and loaded.untrained and trainer.plan().cycles[0].start == 0:
+        raise PruningError(
+            f"distill {weight:g} has no dense teacher, as the {loaded.untrained} of "
+            f"{loaded.model.config.name_or_path!r} would be random: add dense_epochs, or leave distill out"
+        )
 
 
 @contextmanager

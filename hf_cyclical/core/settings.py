@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from .errors import PruningError
@@ -22,6 +22,7 @@ class Setting:
         check: Raises a PruningError, given the setting's name and its value.
         default: In place of None.
         only: Another setting and the value that it must have for this one to mean anything.
+        needs: Another setting that must be given, and not be 0, for this one to mean anything.
         only_pruning: Whether it means nothing where nothing is pruned.
         optional: Whether it can be None.
     """
@@ -29,8 +30,14 @@ class Setting:
     check: Callable[[str, Any], None]
     default: Any = None
     only: tuple[str, Any] | None = None
+    needs: str | None = None
     only_pruning: bool = False
     optional: bool = True
+
+
+def says(words: str, default: Any = None, **metadata: Any) -> Any:
+    """A field of a dataclass with its help for the command line, and what else argparse is to know."""
+    return field(default=default, metadata={"help": words, **metadata})
 
 
 def number(interval: str, remedy: str, **kwargs: Any) -> Setting:

@@ -38,6 +38,7 @@ class ImageModel:
     Attributes:
         base_model: The Hub id that its weights come from; None if they are random or from a folder.
         revision: The commit of these weights.
+        untrained: Which of its weights are random, in words: all of them, or those of a new head; None if none are.
     """
 
     model: PreTrainedModel
@@ -45,6 +46,7 @@ class ImageModel:
     settings: ImageSettings
     base_model: str | None = None
     revision: str | None = None
+    untrained: str | None = None
 
 
 def load_image_model(
@@ -81,9 +83,10 @@ def load_image_model(
     if folder is None and not from_scratch:
         logger.info("%s has no published weights: it starts from random ones", name)
     if folder is None or from_scratch:
-        model = random_model(name, config, image_size)
+        model, untrained = random_model(name, config, image_size), "weights"
     else:
-        model = _trained_model(name, folder, config)
+        model, new_head = _trained_model(name, folder, config)
+        untrained = "head" if new_head else None
         image_size = image_size if resize_trained else None
         model = model if image_size is None else at_size(name, model, image_size)
     config = model.config
@@ -93,10 +96,10 @@ def load_image_model(
         if whole:
             config.pretrained_cfg = config.pretrained_cfg | {"crop_pct": 1.0}
         processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
-        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base)
+        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base, untrained)
     processor = load_image_processor(name, folder, config, image_size)
     processor = whole_processor(processor) if whole else processor
-    return ImageModel(model, processor, processor_settings(name, processor, config), *base)
+    return ImageModel(model, processor, processor_settings(name, processor, config), *base, untrained)
 
 
 def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
@@ -109,7 +112,8 @@ def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:
         config.__dict__.pop("label_descriptions", None)
 
 
-def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrainedModel:
+def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
+    """The model, and whether its head is new."""
     check_weights(name, folder)
     try:
         model, loaded = auto_class(CLASSIFICATION).from_pretrained(
@@ -125,12 +129,11 @@ def _trained_model(name: str, folder: Path, config: PreTrainedConfig) -> PreTrai
         raise damaged_weights(name, error) from error
     except (OSError, *UNBUILDABLE) as error:
         raise PruningError(f"model {name!r} cannot be loaded, save it again: {first_line(error)}") from error
-    _check_loaded(name, model, loaded)
-    return model
+    return model, _has_new_head(name, model, loaded)
 
 
-def _check_loaded(name: str, model: PreTrainedModel, loaded: dict[str, Any]) -> None:
-    """Say that the head is new if it is, and refuse a model of which any other layer is."""
+def _has_new_head(name: str, model: PreTrainedModel, loaded: dict[str, Any]) -> bool:
+    """Whether the head is new, which is said; refuses a model of which any other layer is."""
     old_shapes = {key: shape for key, shape, _ in loaded["mismatched_keys"]}
     missing = {key for key in loaded["missing_keys"] if not key.endswith("num_batches_tracked")}
     new = sorted({*old_shapes, *missing})
@@ -143,6 +146,7 @@ def _check_loaded(name: str, model: PreTrainedModel, loaded: dict[str, Any]) -> 
     if new:
         old = f"one for {old_shapes[new[0]][0]}" if new[0] in old_shapes else "none"
         logger.info("%s gets a new head for %d classes in place of %s", name, model.config.num_labels, old)
+    return bool(new)
 
 
 def _head(model: PreTrainedModel) -> set[str]:

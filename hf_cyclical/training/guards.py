@@ -99,6 +99,8 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with activation_checkpointing is not tested: use gradient_checkpointing instead")
         if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
+        if trainer.pruning.distill:
+            raise PruningError("distill is not made for weights that FSDP splits: use DDP, or leave it out")
         share = trainer.pruning.resolved("share")
         if not SHARES[share].splits:
             others = " or ".join(name for name, row in SHARES.items() if row.splits)

@@ -11,6 +11,7 @@ from hf_cyclical.core import Pattern, Recipe, View, layer_targets
 from hf_cyclical.methods import METHODS, SHARES
 from hf_cyclical.reports import align, classifier
 
+from .distillation import Distillation, describe_distillation
 from .distributed import describe_processes
 from .trainer import CyclicalPruningTrainer
 
@@ -44,6 +45,7 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
         f"  {describe_processes(trainer)}, {trainer.args.device.type}, {_images_per_update(trainer)} images an update",
         *said,
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
+        *_lever_lines(trainer, recipe),
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
         _indent(align(_layer_rows(params, kept, config))),
@@ -54,6 +56,12 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
         *_mask_lines(recipe),
     ]
     return "\n".join(lines)
+
+
+def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
+    """What the run is helped by, and at which cost."""
+    teaching = Distillation.of(trainer.pruning, recipe)
+    return [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
 
 
 def _images_per_update(trainer: CyclicalPruningTrainer) -> int:

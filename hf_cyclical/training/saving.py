@@ -15,11 +15,11 @@ from hf_cyclical.core import PruningError, any_process
 from hf_cyclical.formats import writing
 
 from .checkpoints import STAGING_NAME, newest_checkpoint, publish, replace_model, rotate, seal
-from .lean_trainer import LeanTrainer
+from .distillation import DistillingTrainer
 from .output_lock import OutputLock
 
 
-class WholeCheckpointTrainer(LeanTrainer):
+class WholeCheckpointTrainer(DistillingTrainer):
     """Writes each checkpoint under another name and renames it when all processes are done.
 
     Whatever happens in between, a kill or a full disk, leaves the checkpoint before it as the newest one.

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, Subset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from .lean_trainer import LeanTrainer
+from .distillation import Distillation, DistillingTrainer
 from .trainer import CyclicalPruningTrainer
 
 _UPDATES = 3  # that are measured, after a first one that is not
@@ -52,13 +52,13 @@ class _Clock(TrainerCallback):
             control.should_training_stop = True
 
 
-def _twin(trainer: CyclicalPruningTrainer, clock: _Clock, folder: str) -> LeanTrainer:
+def _twin(trainer: CyclicalPruningTrainer, clock: _Clock, folder: str) -> DistillingTrainer:
     args = copy(trainer.args)
     args.output_dir, args.max_steps, args.disable_tqdm = folder, _UPDATES + 1, True
     args.save_strategy, args.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
     args.logging_strategy, args.report_to = IntervalStrategy.NO, []
     args.eval_on_start = args.load_best_model_at_end = args.push_to_hub = False
-    twin = LeanTrainer(
+    twin = DistillingTrainer(
         deepcopy(trainer.model),
         args,
         channels_last=trainer.channels_last,
@@ -70,6 +70,8 @@ def _twin(trainer: CyclicalPruningTrainer, clock: _Clock, folder: str) -> LeanTr
         callbacks=[clock],
     )
     twin.remove_callback(PrinterCallback)
+    if trainer.pruning.distill:
+        twin.distillation = Distillation(trainer.pruning.distill, trainer.pruning.resolved("distill_temperature"))
     return twin
 
 
@@ -81,7 +83,7 @@ def _few(trainer: CyclicalPruningTrainer) -> Subset | None:
     return Subset(images, range(min(len(images), _BATCHES * trainer.args.eval_batch_size)))
 
 
-def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: LeanTrainer) -> float | None:
+def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: DistillingTrainer) -> float | None:
     if twin.eval_dataset is None:
         return None
     start = time.perf_counter()

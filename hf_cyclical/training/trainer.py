@@ -18,6 +18,7 @@ from hf_cyclical.reports import PruningReport
 from .callbacks import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoints import newest_checkpoint
 from .data_guards import refuse_no_batches
+from .distillation import Distillation
 from .distributed import copies, prepare_for_fsdp
 from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
 from .layer_guards import refuse_layers
@@ -130,6 +131,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
             learning_rate=lambda t: scheduler.base_lrs[0] * recipe.eta(t),
             replicas=copies(self),
         )
+        self.distillation = Distillation.of(self.pruning, recipe)
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:

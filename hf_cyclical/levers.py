@@ -1,0 +1,30 @@
+"""Levers: the settings that any method can be run with, beyond which weights it prunes and when."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from .core.settings import number, says, switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levers:
+    """Settings of how the weights are trained. `None` leaves a lever out, except where its help says otherwise."""
+
+    mask_momentum: Annotated[bool | None, switch(default=True, only_pruning=True)] = says(
+        "Mask the optimizer's momentum with the weights, so that weights return with their latest steps only. True if "
+        "not given, where weights can return and there is a momentum. False is Algorithm 1 as printed.",
+        nargs="?",
+        const=True,
+    )
+    ema_decay: Annotated[float | None, number("(0, 1)", "use 0.999, or leave it out", only_pruning=True)] = says(
+        "Evaluate and save a masked moving average of the weights with this decay (0.999), restarted with each cycle."
+    )
+    distill: Annotated[float | None, number("[0, 1]", "use 0.5, or leave it out", only_pruning=True)] = says(
+        "Weight of what the dense model says of each image, beside the labels with 1 minus it: the model as it is "
+        "before the first cycle teaches. 0.5 if the argument has no value.",
+        nargs="?",
+        const=0.5,
+    )
+    distill_temperature: Annotated[float | None, number("(0, 100]", "use 4", default=4.0, needs="distill")] = says(
+        "Divides the logits of both models in distillation, so that unlikely classes count, too; 4 if not given."
+    )
