@@ -5,7 +5,7 @@ python scripts/chaos.py --short --processes 2 --kills 10   # of two processes
 python scripts/chaos.py -- --share global --seed 1         # the whole main job, with arguments of scripts/prune.py
 
 An uninterrupted run comes first. Then runs are killed with SIGKILL, half of the time at any moment and half of the time
-just after a save has begun, and go on with --resume auto until they finish. Weights and zeros have to be the same bit
+just after a save has begun, and resume with --resume auto until they finish. Weights and zeros have to be the same bit
 for bit, and the report in all but its command line and versions. The exit code is 1 if a run differs or is lost.
 """
 
@@ -173,7 +173,7 @@ def run_with_kills(
         tally.kills += 1
         tally.inside += inside
         where = "inside a save" if inside else "between saves"
-        start = f"from checkpoint-{attempt.first}" if attempt.first else "anew"
+        start = f"from checkpoint-{attempt.first}" if attempt.first else "from the start"
         print(f"kill {tally.kills}: {folder.name} started {start}, reached update {now}, {where}", flush=True)
 
 

@@ -130,7 +130,7 @@ def _yaml() -> ModuleType:
 
 
 def _preset(named: dict[str, Any]) -> dict[str, Any]:
-    """The preset's values, but for what was named and for settings that the chosen method does not have."""
+    """The preset's values, except what was named and settings that the chosen method does not have."""
     name = named.get("preset")
     if name is None and "model_name_or_path" not in named and "dataset_name" not in named:
         name = DEFAULT_PRESET
@@ -208,7 +208,7 @@ def _set_epochs(
 
 
 def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:
-    """One place for where a run goes on: `training.resume_from_checkpoint`."""
+    """One place for where a run resumes: `training.resume_from_checkpoint`."""
     if run.resume is None:
         return
     if training.resume_from_checkpoint is not None:

@@ -9,7 +9,7 @@ def dpf(s_t: float, T: int, *, delta_t: int = 16, ramp: float = 0.75, lr: LrFact
     """Straight-through: the gradient is taken at theta * M, and the optimizer applies it to the dense theta.
 
     The sparsity rises along the cubic schedule, and masks are those of the dense weights. Outside the optimizer's step
-    the model is theta * M. After the rise the masks stay as they are, and the dense weights go on.
+    the model is theta * M. After the rise the masks stay as they are, and the dense weights are trained further.
 
     Args:
         s_t: Target sparsity, a fraction in [0, 1).

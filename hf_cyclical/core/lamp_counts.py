@@ -40,7 +40,7 @@ class _Bins(NamedTuple):
 def lamp_counts(layers: Mapping[str, Tensor], k: int, row_floor: int = 0) -> dict[str, int]:
     """How many weights each layer loses when the `k` of lowest score go; of equal scores, those of earlier layers.
 
-    With a `row_floor`, the `k` of lowest score but for those that are among the `row_floor` largest of their row.
+    With a `row_floor`, the `k` of lowest score except those that are among the `row_floor` largest of their row.
     """
     if not all(finite(w) for w in layers.values()):
         refuse_unranked(layers, Shards())

@@ -88,7 +88,7 @@ def restart_momentum_(optimizer: Optimizer) -> None:
 
 
 Forget = Callable[[Optimizer | None, Mapping[str, Tensor], Masks], None]
-"""What pruned weights lose before masks are chosen anew; given the optimizer, the weights and the masks until then."""
+"""What pruned weights lose before masks are chosen again; given the optimizer, the weights and the masks until then."""
 
 
 def forget_nothing(optimizer: Optimizer | None, params: Mapping[str, Tensor], masks: Masks) -> None:

@@ -29,9 +29,9 @@ class Recipe:
     Attributes:
         s: The sparsity that line 5 of Algorithm 1 asks for.
         eta: The factor on the base learning rate in line 3.
-        update_at: The `if` of line 4: whether the masks are chosen anew at t.
+        update_at: The `if` of line 4: whether the masks are chosen again at t.
         cycles: The updates of each cycle. The learning rate restarts with each, and a report has a row for each.
-        project_at: Whether line 7 is executed at t. Always, but for gradual pruning with recovery and a dense start.
+        project_at: Whether line 7 is executed at t. Always, except in gradual pruning with recovery and a dense start.
         keep_zeros: Whether the masks start from the zeros that the weights already have.
         choose: Line 5: which weights stay at a sparsity; magprune of every layer, as the paper does, unless told.
         moments: What happens to the optimizer's state of pruned weights; nothing unless told.

@@ -99,7 +99,7 @@ def _short_layers(params: Mapping[str, Tensor], least: Mapping[str, int], masks:
 def keep_largest(params: Mapping[str, Tensor], k: int, masks: Masks, shards: Shards, row_floor: int = 0) -> None:
     """Write the masks that drop the `k` smallest of all these weights, in order of magnitude and index.
 
-    With a `row_floor`, the `k` smallest but for those that are among the `row_floor` largest of their row.
+    With a `row_floor`, the `k` smallest except those that are among the `row_floor` largest of their row.
     """
     layers = {name: Ranked(p.flatten()) for name, p in params.items()}
     _keep_ranked(layers, k, masks, shards)

@@ -77,7 +77,7 @@ class TVPGD:
 
     @torch.no_grad()
     def step(self, t: int) -> bool:
-        """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen anew."""
+        """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen again."""
         recipe = self.recipe
         self._end_line_3(t)
         renewed = recipe.update_at(t)
@@ -201,7 +201,7 @@ class TVPGD:
             self._line3 = None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on from weights saved under `masked`, on any number of processes."""
+        """All that a run needs to resume from weights saved under `masked`, on any number of processes."""
         masks = {name: self.whole_mask(name) for name in self.masks}
         hidden = {name: self.hidden_values(name) for name in self.masks} if self.hides else {}
         return {"t": self.t, "s_now": self.s_now, "masks": masks, "hidden": hidden}

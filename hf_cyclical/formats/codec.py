@@ -1,4 +1,4 @@
-"""HFC1: a float tensor with many zeros as bytes, and back, bit by bit but for the sign of zeros.
+"""HFC1: a float tensor with many zeros as bytes, and back, bit by bit except for the sign of zeros.
 
 What is kept of a tensor is where its nonzero values are, as gaps, and what they are. The survivors of magnitude pruning
 lie in a narrow range above a threshold, and the bits of |w| order floats as integers do. So a value is its sign and the

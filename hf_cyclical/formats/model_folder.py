@@ -21,7 +21,7 @@ def read_json(name: str, file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise PruningError(
-            f"{file.name} of {name!r} is no JSON, download or save it again: {first_line(error)}"
+            f"{file.name} of {name!r} is not valid JSON, download or save it again: {first_line(error)}"
         ) from error
     if not isinstance(content, dict):
         raise PruningError(f"{file.name} of {name!r} holds no settings but a {type(content).__name__}: save it again")

@@ -73,7 +73,7 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
         content = json.loads(data, object_pairs_hook=unique)
         deep = _is_deep(content)
     except ValueError as error:
-        raise PruningError(f"{name} is no JSON, download or save it again: {first_line(error)}") from None
+        raise PruningError(f"{name} is not valid JSON, download or save it again: {first_line(error)}") from None
     except RecursionError:
         deep = True
     if deep:

@@ -13,7 +13,7 @@ class Task:
         tag: Its pipeline tag on the Hub.
         auto_class: The class of transformers that loads any model for it.
         mapping: The mapping of transformers from configs to models for it.
-        head: How the names of its models' classes go on after the name of the architecture.
+        head: How the names of its models' classes continue after the name of the architecture.
         noun: What such a model is called on its card.
         columns: What a batch holds, images first.
         metrics: How the names of its metrics end, the most telling first.

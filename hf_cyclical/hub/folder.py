@@ -1,4 +1,4 @@
-"""The folder that is pushed, built anew from that of a finished run.
+"""The folder that is pushed, built from that of a finished run.
 
 What goes into it is a list of names, so that nothing else in the run's folder can get out: not the Trainer's arguments
 with their token, not pickles, optimizer states, links or dot files. Of what does go in, paths, credentials and the text

@@ -72,7 +72,7 @@ class Verification:
 
 
 def verify(source: str | Path, revision: str | None = None, *, max_bytes: int = MAX_BYTES) -> Verification:
-    """Count a pruned model's weights anew, and compare with its sparsity.json, its config.json and its header.
+    """Count a pruned model's weights again, and compare with its sparsity.json, its config.json and its header.
 
     What is counted are the tensors of the model that config.json describes: each of them must be there, and nothing
     else. Whatever would have transformers or timm load other weights than these is a difference, too.
@@ -148,7 +148,7 @@ def _compare_counts(
     skip: tuple[str, ...],
     max_bytes: int,
 ) -> None:
-    """Count the weights anew, and compare what follows from that."""
+    """Count the weights again, and compare what follows from that."""
     names = [entry["name"] for entry in recorded["tensors"]]
     tensors, achieved = count_weights(file, names, skip=skip, max_bytes=max_bytes)
     found = recorded | {"achieved": achieved, "mask_sha256": root_hash(tensors), "weights": describe_weights(file)}

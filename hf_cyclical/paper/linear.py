@@ -145,12 +145,12 @@ def ridge_map(X: Tensor, lam: float) -> Tensor:
 
 
 def random_alpha(runs: int, d: int, c: int, generator: torch.Generator) -> Tensor:
-    """Normal entries, but for the zero at c."""
+    """Normal entries, except for the zero at c."""
     return _zero_at(c, torch.randn(runs, d, dtype=torch.float64, generator=generator))
 
 
 def adversarial_alpha(A: Tensor, c: int) -> Tensor:
-    """The row c of A, but for the zero at c: w_c = A[c] . alpha is then a sum of squares, and seldom the smallest."""
+    """The row c of A, except for the zero at c: w_c = A[c] . alpha is then a sum of squares, seldom the smallest."""
     return _zero_at(c, A[:, c])
 
 

@@ -12,7 +12,7 @@ from hf_cyclical.core import local, part, restored, whole
 class WeightAverage:
     """a <- decay * a + (1 - decay) * theta after every update, for weights and statistics, in float32.
 
-    It mixes weights of several masks, and so is denser than they are: it is masked where it is used, and begins anew
+    It mixes weights of several masks, and so is denser than they are: it is masked where it is used, and restarts
     with each cycle.
     """
 
@@ -24,7 +24,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, *, restart: bool) -> None:
-        """Take in the model's weights, or begin anew from them."""
+        """Take in the model's weights, or restart from them."""
         for name, t in self.tensors.items():
             self.values[name].lerp_(local(t).float(), 1.0 if restart else 1 - self.decay)
 

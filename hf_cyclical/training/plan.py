@@ -153,7 +153,7 @@ def _rates(recipe: Recipe, updates: range, learning_rate: float) -> str:
 def _mask_lines(recipe: Recipe) -> list[str]:
     updates = [t for t in range(recipe.T) if recipe.update_at(t)]
     if not updates:
-        return ["  Masks are never chosen anew."]
+        return ["  Masks are never chosen again."]
     lines = [f"  Masks are chosen {_count(len(updates), 'time')}, after the updates"]
     for i, cycle in enumerate(recipe.cycles, start=1):
         inside = [t for t in updates if t in cycle]

@@ -1,6 +1,6 @@
 """The pruner's part of a Trainer checkpoint: masks and history bit-packed in safetensors, the rest in JSON.
 
-Tensors are stored in one piece whatever the number of processes, so that a run can go on with another number of them.
+Tensors are stored in one piece whatever the number of processes, so that a run can resume with another number of them.
 """
 
 import json
@@ -37,7 +37,7 @@ def save_state(
     *,
     write: bool = True,
 ) -> None:
-    """Write all that a run needs to go on, beside the weights that were saved in `folder`.
+    """Write all that a run needs to resume, beside the weights that were saved in `folder`.
 
     All processes call it, as gathering split weights takes all of them; those with `write` write.
     """
@@ -74,7 +74,7 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
 
     Args:
         folder: The checkpoint.
-        settings: Those of the run that is to go on.
+        settings: Those of the run that is to resume.
         shapes: The shapes of the weights that it prunes.
         split: Whether they are split among processes.
     """
@@ -90,7 +90,7 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
     state = json.loads((folder / STATE_NAME).read_text())
     if state["format"] != FORMAT:
         raise PruningError(
-            f"{str(folder)!r} is of format {state['format']}, this version of hf_cyclical reads {FORMAT}: go on with "
+            f"{str(folder)!r} is of format {state['format']}, this version of hf_cyclical reads {FORMAT}: resume with "
             f"{'a newer' if state['format'] > FORMAT else 'the older'} version"
         )
     if state["split"] != split:
@@ -102,7 +102,7 @@ def check_state(folder: str | Path, settings: dict[str, Any], shapes: dict[str, 
     if floor := state["settings"].get("layer_floor"):
         raise PruningError(
             f"{str(folder)!r} is of a run with layer_floor {floor:g}, which this version of hf_cyclical does not have: "
-            "go on with the older version"
+            "resume with the older version"
         )
     refuse_other_settings(state["settings"], settings)
     if state["shapes"] != shapes:

@@ -146,7 +146,7 @@ class PruningRun:
         self.report = dataclasses.replace(self.report, layers=layer_reports(self.pruner, self.tracker, self.row_floor))
 
     def save(self, folder: str, settings: dict[str, Any], *, write: bool) -> None:
-        """Write all that the run needs to go on into a checkpoint."""
+        """Write all that the run needs to resume into a checkpoint."""
         save_state(folder, settings, self.pruner, self.tracker, self.report, self.average, write=write)
 
     def resume(self, folder: str) -> None:

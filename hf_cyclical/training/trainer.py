@@ -89,7 +89,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         """As in Trainer; an EarlyStoppingCallback only counts evaluations at the target sparsity."""
         callback = callback() if isinstance(callback, type) else callback
         if self.pruning.prunes and isinstance(callback, EarlyStoppingCallback):
-            self.args.restore_callback_states_from_checkpoint = True  # else its patience would begin anew at a resume
+            self.args.restore_callback_states_from_checkpoint = True  # else its patience would restart at a resume
         if self.pruning.prunes and type(callback) is EarlyStoppingCallback:
             callback = TargetEarlyStoppingCallback(callback.early_stopping_patience, callback.early_stopping_threshold)
         gated = isinstance(callback, TargetEarlyStoppingCallback) or not isinstance(callback, EarlyStoppingCallback)

@@ -92,12 +92,12 @@ class TestReading:
     @pytest.mark.parametrize(
         ("data", "words"),
         [
-            (b"", "is no JSON"),
-            (b"\xff\xfe\x00", "is no JSON"),
+            (b"", "is not valid JSON"),
+            (b"\xff\xfe\x00", "is not valid JSON"),
             (b"null", "no settings but a NoneType"),
             (b"[1]", "no settings but a list"),
             (b'{"schema": 1, "schema": 2}', "a key is there twice"),
-            (b'{"schema": ' + b"9" * 5000 + b"}", "is no JSON"),
+            (b'{"schema": ' + b"9" * 5000 + b"}", "is not valid JSON"),
             (b'{"schema": ' + b"[" * 100 + b"]" * 100 + b"}", "nested too deeply"),
             (b"[" * 1_000_000, "nested too deeply"),
             (b'{"a":' * 500_000, "nested too deeply"),

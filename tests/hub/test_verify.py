@@ -266,7 +266,7 @@ HOSTILE = [
     (lambda folder: large(folder, "config.json"), "config.json of .* has 1,073,741,824 bytes"),
     (lambda folder: linked(folder, "config.json"), "config.json of .* is a link to elsewhere"),
     (lambda folder: linked(folder, WEIGHTS), "model.safetensors of .* is a link to elsewhere"),
-    (lambda folder: (folder / "config.json").write_text("{"), "config.json is no JSON"),
+    (lambda folder: (folder / "config.json").write_text("{"), "config.json is not valid JSON"),
     (lambda folder: (folder / "config.json").write_text("[" * 100_000), "config.json is nested too deeply"),
     (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
 ]

@@ -161,7 +161,7 @@ def to_pickle(folder):
 
 DAMAGE = {
     "has no config.json": lambda f: (f / "config.json").unlink(),
-    "config.json of .* is no JSON": lambda f: (f / "config.json").write_text('{"model_type": '),
+    "config.json of .* is not valid JSON": lambda f: (f / "config.json").write_text('{"model_type": '),
     "holds no settings but a list": lambda f: (f / "config.json").write_text("[]"),
     "config.json of .* cannot be used": lambda f: edit_config(f, hidden_size="eight"),
     "has no model.safetensors, the only kind": lambda f: (f / "model.safetensors").unlink(),
