@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from .core.settings import number, says, switch
+from .core.settings import number, says, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,4 +27,8 @@ class Levers:
     )
     distill_temperature: Annotated[float | None, number("(0, 100]", "use 4", default=4.0, needs="distill")] = says(
         "Divides the logits of both models in distillation, so that unlikely classes count, too; 4 if not given."
+    )
+    recalibrate: Annotated[int | None, whole(1, "use 50, or leave it out", only_pruning=True)] = says(
+        "Re-estimate BatchNorm's statistics from so many training batches before the pruned model is evaluated on the "
+        "way, after which those of training come back, and at the end, when they stay. Changes no weight."
     )

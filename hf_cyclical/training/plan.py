@@ -13,6 +13,7 @@ from hf_cyclical.reports import align, classifier
 
 from .distillation import Distillation, describe_distillation
 from .distributed import describe_processes
+from .recalibration import batch_norms
 from .trainer import CyclicalPruningTrainer
 
 _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
@@ -60,8 +61,12 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
 
 def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     """What the run is helped by, and at which cost."""
-    teaching = Distillation.of(trainer.pruning, recipe)
-    return [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
+    teaching, batches = Distillation.of(trainer.pruning, recipe), trainer.pruning.recalibrate
+    lines = [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
+    if batches and batch_norms(trainer.model):
+        again = f"statistics of BatchNorm from {_count(batches, 'training batch', 'es')}"
+        lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
+    return lines
 
 
 def _images_per_update(trainer: CyclicalPruningTrainer) -> int:
@@ -183,8 +188,8 @@ def _progression(numbers: list[int]) -> str:
     return ", ".join(parts)
 
 
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("s" if n != 1 else "")
+def _count(n: int, noun: str, plural: str = "s") -> str:
+    return f"{n:,} {noun}" + (plural if n != 1 else "")
 
 
 def _indent(text: str) -> str:

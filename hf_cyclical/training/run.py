@@ -1,8 +1,8 @@
 """A run in progress: the pruner, the history of its masks, the average of the weights, and the report so far."""
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hf_cyclical.reports import CycleReport, layer_reports, new_report, row_repo
 
 from .ema import WeightAverage
 from .pruning_state import has_state, load_state, save_state
+from .recalibration import Recalibration
 
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 
@@ -31,6 +32,7 @@ class PruningRun:
         optimizer: The optimizer, without Accelerate's wrapper.
         learning_rate: The learning rate of each update.
         replicas: The processes that each hold a copy of the weights, if there are several.
+        recalibration: Re-estimates BatchNorm's statistics of the pruned model, if that was asked for.
 
     Attributes:
         pruner: TV-PGD with its masks.
@@ -50,10 +52,11 @@ class PruningRun:
         optimizer: torch.optim.Optimizer,
         learning_rate: Callable[[int], float],
         replicas: dist.ProcessGroup | None,
+        recalibration: Recalibration | None = None,
     ) -> None:
         self.model = model
         self.row_floor = pruning.resolved("row_floor") or 0
-        self.learning_rate = learning_rate
+        self.learning_rate, self.recalibration = learning_rate, recalibration
         self.pruner = TVPGD(params, recipe, optimizer=optimizer, replicas=replicas)
         self.tracker = RecoveryTracker(self.pruner.masks, params)
         self.average = WeightAverage(model, pruning.ema_decay) if pruning.ema_decay else None
@@ -130,10 +133,17 @@ class PruningRun:
         kept = {name: value for name, value in numbers.items() if not name.endswith(_NOT_METRICS)}
         self.report = self.report.with_evaluation(update, kept)
 
-    def as_result(self, averaged: bool = True) -> AbstractContextManager[None]:
-        """The model as it is evaluated and saved: masked, and averaged if that was asked for."""
+    @contextmanager
+    def as_result(self, averaged: bool = True) -> Iterator[None]:
+        """The model as it is evaluated and saved: masked, and averaged and recalibrated if that was asked for.
+
+        A checkpoint, from which training resumes, is only masked: `averaged` is False.
+        """
         average = self.average if averaged else None
-        return average.applied(self.pruner.masks) if average else self.pruner.masked()
+        statistics = self.recalibration if averaged and self.sparsity else None  # a dense model keeps its own
+        weights = average.applied(self.pruner.masks) if average else self.pruner.masked()
+        with weights, statistics.applied() if statistics else nullcontext():
+            yield
 
     def finish(self) -> None:
         """Leave the model as the result of the run, and the layers in the report."""
@@ -142,6 +152,9 @@ class PruningRun:
         if self.average is not None:
             self.average.apply_(self.pruner.masks)
             self.average = None
+        if self.recalibration is not None:
+            self.recalibration.apply_()
+            self.recalibration = None
         self.refuse_non_finite()
         self.report = dataclasses.replace(self.report, layers=layer_reports(self.pruner, self.tracker, self.row_floor))
 

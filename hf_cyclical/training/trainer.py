@@ -24,6 +24,7 @@ from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, r
 from .layer_guards import refuse_layers
 from .pruning_state import check_state
 from .pushing import Publisher
+from .recalibration import Recalibration
 from .run import PruningRun
 from .run_settings import run_settings
 from .saving import WholeCheckpointTrainer
@@ -130,6 +131,7 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
             optimizer=unwrapped(optimizer),
             learning_rate=lambda t: scheduler.base_lrs[0] * recipe.eta(t),
             replicas=copies(self),
+            recalibration=Recalibration.of(self),
         )
         self.distillation = Distillation.of(self.pruning, recipe)
         return self.lr_scheduler

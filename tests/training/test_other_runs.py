@@ -37,6 +37,7 @@ PRUNING = {
     "mask_momentum": False,
     "ema_decay": 0.9,
     "distill": 0.5,
+    "recalibrate": 2,
 }
 RIGL = {"drop_fraction": 0.2, "init_masks": "random", "replace_step": False}  # which cyclical pruning does not have
 TRAINING = {

@@ -28,6 +28,8 @@ HOOKS = {  # the parameters in every version that is supported
     (Trainer, "_get_output_dir"): ["trial"],
     (Trainer, "_push_from_checkpoint"): ["checkpoint_folder"],
     (Trainer, "_prepare_input"): ["data"],
+    (Trainer, "_prepare_inputs"): ["inputs"],
+    (Trainer, "_get_collator_with_removed_columns"): ["data_collator description"],
     (Trainer, "_get_grad_norm"): ["model grad_norm"],
     (Trainer, "init_hf_repo"): ["token", "token private"],
     (Trainer, "push_to_hub"): [f"{PUSH} kwargs", f"{PUSH} private kwargs"],
