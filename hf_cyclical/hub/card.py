@@ -263,6 +263,9 @@ def _cycles(report: PruningReport) -> list[list[Any]]:
     metric = report.metric
     head = ["", *([word(metric)] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
     rows = []
+    if metric and report.initial:
+        initial = show(report.initial.get(metric), metric)
+        rows.append(["initial", initial, show(report.start_sparsity), "", "", ""])
     if metric and report.dense:
         before = "before" if report.start_sparsity else "dense"
         rows.append([before, show(report.dense.get(metric), metric), show(report.start_sparsity), "", "", ""])

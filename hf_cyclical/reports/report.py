@@ -148,6 +148,12 @@ class PruningReport:
         return kept / self.updates
 
     @property
+    def initial(self) -> dict[str, float]:
+        """Metrics of the model before a dense start; empty if there was none, or no evaluation before it."""
+        rows = [row for row in self.evaluations if self.dense_updates and not row["update"]]
+        return {name: value for name, value in rows[0].items() if name != "update"} if rows else {}
+
+    @property
     def empty(self) -> float | None:
         """Fraction of the filters of all convolutions that have no weight left; None if it is not known."""
         convolutions = [layer for layer in self.layers if len(layer.shape) > 2]
@@ -203,10 +209,12 @@ class PruningReport:
         return cls(**{**data, "cycles": cycles, "layers": layers})
 
     def table(self) -> str:
-        """The cycles as text, one row each, the dense model first."""
+        """The cycles as text, one row each, the dense model first, and before it the one that a dense start had."""
         metric = self.metric
         head = ["", *([metric] if metric else []), "sparsity", "regrown", "mask distance", "recovered"]
         rows = []
+        if metric and self.initial:
+            rows.append(["initial", show(self.initial.get(metric), metric), show(self.start_sparsity), "", "", ""])
         if metric and self.dense:
             name, sparsity = ("start", self.start_sparsity) if self.start_sparsity else ("dense", 0.0)
             rows.append([name, show(self.dense.get(metric), metric), show(sparsity), "", "", ""])

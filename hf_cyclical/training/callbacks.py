@@ -60,8 +60,8 @@ class CycleCallback(TrainerCallback):
         self._evaluated_at = self._saved_at = None
         self._resumed_at = state.global_step or None
         self._asked_for_start = args.eval_on_start
-        if not state.global_step and self.trainer.eval_dataset is not None and not self.trainer.report.dense_updates:
-            args.eval_on_start = True  # the dense model is the first row of the table; after a dense start it is later
+        if not state.global_step and self.trainer.eval_dataset is not None:
+            args.eval_on_start = True  # the model as it came is the first row of the table
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         run = self.trainer.run

@@ -19,11 +19,16 @@ def test_the_dense_model_is_evaluated_once_before_any_update(make_trainer, argum
     assert trainer.args.eval_on_start == ("eval_on_start" in arguments)
 
 
-def test_after_a_dense_start_it_is_the_model_that_this_leaves(make_trainer):
-    trainer = make_trainer(CYCLICAL | {"dense_updates": 4}, max_steps=12)
+def test_a_dense_start_has_a_row_before_it_and_one_after_it(make_trainer):
+    trainer = make_trainer(CYCLICAL | {"dense_updates": 4}, max_steps=12, learning_rate=0.05)
+    before = trainer.evaluate()["eval_loss"]
     trainer.train()
-    assert [row["update"] for row in trainer.report.evaluations] == [4, 8, 12]
-    assert trainer.report.dense["accuracy"] == trainer.report.evaluations[0]["accuracy"]
+    first, second = trainer.report.evaluations[:2]
+    assert [row["update"] for row in trainer.report.evaluations] == [0, 4, 8, 12]
+    assert first["loss"] == before != second["loss"] == trainer.report.dense["loss"]
+    rows = [line.split() for line in trainer.report.table().splitlines()[2:5]]
+    assert [row[0] for row in rows] == ["initial", "dense", "cycle"]
+    assert [float(row[1]) for row in rows[:2]] == [round(100 * row["accuracy"], 2) for row in (first, second)]
 
 
 def test_without_an_evaluation_set_there_is_none(make_trainer):

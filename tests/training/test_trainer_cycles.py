@@ -71,8 +71,8 @@ class TestCycleEnds:
         trainer = make_trainer(CYCLICAL | {"dense_epochs": 1}, num_train_epochs=3)
         trainer.train()
         assert trainer.report.dense_updates == 12
-        assert trainer.report.evaluations[0]["update"] == 12
-        assert trainer.report.dense["accuracy"] == trainer.report.evaluations[0]["accuracy"]
+        assert trainer.report.evaluations[1]["update"] == 12
+        assert trainer.report.dense["accuracy"] == trainer.report.evaluations[1]["accuracy"]
         assert [c.update for c in trainer.report.cycles] == [24, 36]
 
     def test_tensorboard_gets_them(self, make_trainer, tmp_path, monkeypatch):
