@@ -13,8 +13,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from . import core
 from .core import Choice, LrFactor, LrShape, NofM, Pattern, Recipe, Shape
+from .core.levers import Levers
 from .core.settings import Setting, number, one_of, patterns, refuse, says, switch, text, whole
-from .levers import Levers
 from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies, refuse_beside_groups
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import pytest
 from support.patience import HUNG
 
 import hf_cyclical
+from hf_cyclical.methods import METHODS, SHARES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hf_cyclical"
@@ -27,6 +28,27 @@ def fresh(code, *arguments):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def test_at_the_top_level_there_are_only_rooms_and_what_all_of_them_share():
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "config.py", "methods.py"}
+
+
+def test_only_the_table_of_methods_and_the_paper_spell_the_names_of_methods_and_shares():
+    names = {*METHODS, *SHARES}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} has {node.value!r}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "methods.py" and "paper" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert found == []
+
+
+def test_no_file_is_long():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 300} == {}
+
+
 class TestImport:
     def test_of_the_package_loads_no_library(self):
         loaded = fresh("import hf_cyclical\nprint(json.dumps(sorted(sys.modules)))")
@@ -37,6 +59,7 @@ class TestImport:
         loaded = fresh("import hf_cyclical.core\nprint(json.dumps(sorted(sys.modules)))")
         assert "torch" in loaded
         assert not {"transformers", "timm", "datasets", "accelerate", "huggingface_hub"} & set(loaded)
+        assert "torch.distributed.tensor" not in loaded  # it takes long, and only split weights need it
         assert {".".join(name.split(".")[:2]) for name in loaded if name.startswith("hf_cyclical.")} == {
             "hf_cyclical.core"
         }

@@ -1,6 +1,6 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
-from . import recipes, schedules, settings
+from . import levers, recipes, schedules, settings
 from .alternation import acdc
 from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
@@ -52,6 +52,12 @@ from .snfs import snfs
 from .topk import finite
 from .tvpgd import TVPGD
 
+# By themselves, as only methods.py spells their names.
+_METHODS_AND_SHARES = (
+    *(cyclical, gradual, gradual_recovery, cyclical_lr, iterative, one_shot, pgd, freeze),
+    *(acdc, rigl, snfs, dpf, granet),
+    *(uniform, erk, lamp),
+)
 __all__ = [
     "KEEP",
     "MASK",
@@ -80,26 +86,16 @@ __all__ = [
     "Share",
     "Steered",
     "View",
-    "acdc",
     "any_process",
     "apply_masks_",
     "broadcast_buffers",
-    "cyclical",
-    "cyclical_lr",
-    "dpf",
-    "erk",
     "finite",
     "first_line",
-    "freeze",
-    "gradual",
-    "gradual_recovery",
-    "granet",
     "has_momentum",
-    "iterative",
     "kept",
-    "lamp",
     "layer_targets",
     "leave_group",
+    "levers",
     "local",
     "lr_constant",
     "lr_cosine",
@@ -110,10 +106,8 @@ __all__ = [
     "magprune",
     "mask_distance",
     "momentum_name",
-    "one_shot",
     "part",
     "pattern_of",
-    "pgd",
     "printable",
     "prunable_parameters",
     "random_scores",
@@ -125,13 +119,11 @@ __all__ = [
     "refuse_without_momentum",
     "refuse_without_restart",
     "restored",
-    "rigl",
     "schedules",
     "settings",
     "several_processes",
-    "snfs",
     "sparsity",
-    "uniform",
     "whole",
     "with_dense_start",
+    *(each.__name__ for each in _METHODS_AND_SHARES),
 ]

@@ -14,11 +14,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from .errors import PruningError
 from .masks import check_sparsity, magprune, prune_shares, refuse_unreachable
 from .regions import Region, covered_shape, prune_rest, regions_of
+from .shards import is_split
 from .shares import Layers, Share, uniform
 from .topk import Masks, floor_kept
 
@@ -181,7 +181,7 @@ class Blocks:
 
     def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         for name, p in params.items():
-            if isinstance(p, DTensor) and self.covers(p.shape):
+            if is_split(p) and self.covers(p.shape):
                 self._refuse_cut(name, len(p), p.device_mesh.size())
         covered = {name: covered_shape(p.shape, self.rows, self.columns) for name, p in params.items()}
         shapes = {name: self._shape(shape) for name, shape in covered.items() if math.prod(shape)}

@@ -5,28 +5,43 @@ index, before what process r + 1 holds. Masks and history always have the layout
 travel.
 """
 
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from .errors import PruningError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_split(p: Tensor) -> "TypeGuard[DTensor]":
+    """Whether a weight is split among processes.
+
+    Whoever has such a weight has imported torch's module for it, which takes too long to import for all others.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(p, module.DTensor)
 
 
 def local(p: Tensor) -> Tensor:
     """The part of a weight that this process holds, which is all of it unless it is split; shares its memory."""
     p = p.detach()
-    return p.to_local() if isinstance(p, DTensor) else p
+    return p.to_local() if is_split(p) else p
 
 
 def whole(part: Tensor, like: Tensor) -> Tensor:
     """All of a tensor of which every process holds the part that it holds of the weight `like`."""
-    if not isinstance(like, DTensor):
+    if not is_split(like):
         return part
+    from torch.distributed.tensor import DTensor
+
     split = DTensor.from_local(
         part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
@@ -35,15 +50,17 @@ def whole(part: Tensor, like: Tensor) -> Tensor:
 
 def distributed(tensor: Tensor, like: Tensor) -> Tensor:
     """A tensor in one piece, which every process has, where the weight `like` is, and split as it is."""
-    if not isinstance(like, DTensor):
+    if not is_split(like):
         return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
     on_device = tensor.to(like.to_local().device)
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def part(tensor: Tensor, like: Tensor) -> Tensor:
     """The part of a whole tensor that belongs where this process holds the weight `like`."""
-    return local(distributed(tensor, like)) if isinstance(like, DTensor) else tensor
+    return local(distributed(tensor, like)) if is_split(like) else tensor
 
 
 @contextmanager
@@ -73,9 +90,11 @@ class Shards:
             PruningError: If they are split in a way that this package does not know.
         """
         params = list(params)
-        split = [p for p in params if isinstance(p, DTensor)]
+        split = [p for p in params if is_split(p)]
         if not split:
             return cls()
+        from torch.distributed.tensor import Shard
+
         layouts = {(p.device_mesh, tuple(p.placements)) for p in split}
         mesh, placements = next(iter(layouts))
         if len(split) < len(params) or len(layouts) > 1 or mesh.ndim > 1 or placements != (Shard(0),):

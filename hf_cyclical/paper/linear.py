@@ -16,7 +16,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hf_cyclical.core import PruningError, Recipe, one_shot, pgd
+from hf_cyclical.core import PruningError, Recipe
+from hf_cyclical.core.recipes import one_shot, pgd
 
 Choice = Literal["random", "adversarial"]
 """How alpha is chosen."""

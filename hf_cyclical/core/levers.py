@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from .core.settings import number, says, switch, whole
+from .settings import number, says, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True)
