@@ -199,7 +199,8 @@ class PruningConfig(Levers):
 
     @property
     def _lr(self) -> LrFactor:
-        return core.lr_factor(self.resolved("lr_shape"), self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
+        lr = core.lr_factor(self.resolved("lr_shape"), self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
+        return core.lr_warmup(lr, self.lr_warmup) if self.lr_warmup else lr
 
     def _dense_updates(self, updates: int, epochs: float | None) -> int:
         if not self.dense_epochs:

@@ -34,7 +34,7 @@ from .core.settings import refuse
 Settings = Callable[[str], Any]
 """A setting by its name, with the default in place of None: `PruningConfig.resolved`."""
 
-_LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor"})
+_LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor", "lr_warmup"})
 _CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity", "pattern"})
 _RISE = frozenset({"schedule", "delta_t", "ramp_fraction", "mask_momentum"}) | _CHOICE | _LR
 _EXCHANGE = frozenset({"target_sparsity", "share", "row_floor", "delta_t", "drop_fraction"}) | _LR
@@ -77,9 +77,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "cyclical": Method(
             build=lambda get, T, lr: recipes.cyclical(
-                T=T, k=get("cycles"), s_init=get("init_sparsity"), **_rise(get, lr)
+                T=T, k=get("cycles"), s_init=get("init_sparsity"), tail=get("tail") or 0, **_rise(get, lr)
             ),
-            settings=_RISE | {"cycles", "init_sparsity"},
+            settings=_RISE | {"cycles", "init_sparsity", "tail"},
             help="the sparsity rises in each of several cycles (the paper's method)",
             sentence=(
                 "It was pruned cyclically: the sparsity rises to its target in each of {cycles} cycles and falls "

@@ -8,6 +8,16 @@ from .dpf import dpf
 from .errors import PruningError, first_line, printable
 from .granet import granet
 from .layers import prunable_parameters, refuse_transposed
+from .learning_rates import (
+    LrFactor,
+    LrShape,
+    lr_constant,
+    lr_cosine,
+    lr_drop,
+    lr_factor,
+    lr_linear,
+    lr_warmup,
+)
 from .masks import apply_masks_, kept, magprune, refuse_non_finite, sparsity
 from .moments import (
     KEEP,
@@ -23,8 +33,6 @@ from .moments import (
 )
 from .patterns import UNSTRUCTURED, Blocks, NofM, Pattern, pattern_of, refuse_unfit
 from .recipes import (
-    LrFactor,
-    LrShape,
     Recipe,
     Shape,
     cyclical,
@@ -33,11 +41,6 @@ from .recipes import (
     gradual,
     gradual_recovery,
     iterative,
-    lr_constant,
-    lr_cosine,
-    lr_drop,
-    lr_factor,
-    lr_linear,
     one_shot,
     pgd,
     with_dense_start,
@@ -102,6 +105,7 @@ __all__ = [
     "lr_drop",
     "lr_factor",
     "lr_linear",
+    "lr_warmup",
     "magnitude",
     "magprune",
     "mask_distance",

@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 from .errors import PruningError
-from .recipes import LrFactor, Recipe, lr_cosine
+from .learning_rates import LrFactor, lr_cosine
+from .recipes import Recipe
 from .schedules import split
 
 _WARM_UP = 0.10

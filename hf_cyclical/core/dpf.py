@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from .recipes import LrFactor, Recipe, gradual
+from .learning_rates import LrFactor
+from .recipes import Recipe, gradual
 
 
 def dpf(s_t: float, T: int, *, delta_t: int = 16, ramp: float = 0.75, lr: LrFactor | None = None) -> Recipe:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from .choices import Largest
 from .errors import PruningError
+from .learning_rates import LrFactor
 from .moments import forget_state
-from .recipes import LrFactor, Recipe, gradual
+from .recipes import Recipe, gradual
 from .regrowth import Regrowth, Within
 from .schedules import cosine
 from .scores import gradient

@@ -4,22 +4,32 @@ A recipe says how sparse (`s`), how fast (`eta`) and when (`update_at`); `TVPGD`
 one it has. All of them end at exactly `s_t`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from .choices import Choice, Largest
 from .errors import PruningError
+from .learning_rates import LrFactor, lr_drop
 from .moments import KEEP, Forget, Moments, forget_nothing
 from .regrowth import Regrowth
-from .schedules import Schedule, When, after, always, constant, cosine, cubic, linear, never, split, step, zero_first
+from .schedules import (
+    Schedule,
+    When,
+    after,
+    always,
+    constant,
+    cubic,
+    linear,
+    never,
+    split,
+    split_with_tail,
+    step,
+    zero_first,
+)
 from .schedules import cyclical as compose
 
 Shape = Literal["cubic", "linear", "step", "constant"]
-LrShape = Literal["drop", "cosine", "linear", "constant"]
 _MAGPRUNE = Largest()
-LrFactor = Callable[[int], Schedule]
-"""The learning-rate factor within one cycle, given the cycle's number of updates."""
 
 
 @dataclass(frozen=True)
@@ -83,34 +93,6 @@ class Recipe:
         return replace(self, choose=prune)
 
 
-def lr_drop(at: float = 0.75, factor: float = 0.1) -> LrFactor:
-    """1, then `factor` from the fraction `at` of the cycle on: 0.75 in the paper for CIFAR, 0.5 for ImageNet."""
-    return lambda T: step(1.0, factor, at=round(at * T))
-
-
-def lr_cosine(T: int) -> Schedule:
-    """Half a cosine from 1 to 0."""
-    return cosine(1.0, 0.0, T)
-
-
-def lr_linear(T: int) -> Schedule:
-    """A straight line from 1 to 0."""
-    return linear(1.0, 0.0, T)
-
-
-def lr_constant(T: int) -> Schedule:
-    """1 throughout."""
-    return constant(1.0)
-
-
-def lr_factor(shape: LrShape, at: float, factor: float) -> LrFactor:
-    """The learning-rate factor of this name; `at` and `factor` are of `lr_drop` only."""
-    if shape == "drop":
-        return lr_drop(at, factor)
-    shapes: dict[str, LrFactor] = {"cosine": lr_cosine, "linear": lr_linear, "constant": lr_constant}
-    return shapes[shape]
-
-
 def cyclical(
     s_t: float,
     T: int,
@@ -119,6 +101,7 @@ def cyclical(
     delta_t: int = 100,
     s_init: float | None = None,
     ramp: float = 0.8,
+    tail: float = 0.0,
     shape: Shape = "cubic",
     lr: LrFactor | None = None,
 ) -> Recipe:
@@ -131,6 +114,7 @@ def cyclical(
         delta_t: Updates between two choices of the masks.
         s_init: Sparsity at the start of cycles 2 to k; the first starts dense. 0.5 * `s_t` if not given.
         ramp: Part of a cycle in which s rises and masks change; the rest is fine-tuning with fixed masks.
+        tail: Part of all updates with which the last cycle ends, in place of that rest; none of its own if 0.
         shape: How s rises.
         lr: Learning-rate factor within a cycle.
     """
@@ -139,10 +123,16 @@ def cyclical(
             f"k={k}, T={T}, delta_t={delta_t}, shape={shape!r} cannot work: give 1 <= k <= T, delta_t >= 1 and one of "
             f"{', '.join(get_args(Shape))}"
         )
-    cycles = split(T, k)
+    fixed = max(1, round(tail * T)) if tail else 0
+    if k > T - fixed:
+        raise PruningError(f"tail={tail:g} leaves {T - fixed} of {T} updates for {k} cycles: lower it or train longer")
+    cycles = split_with_tail(T, k, ramp, fixed) if fixed else split(T, k)
+    ends = [_ramp_end(len(cycle), ramp) for cycle in cycles]
+    if fixed:
+        ends[-1] = len(cycles[-1]) - fixed
     starts = [0.0] + [0.5 * s_t if s_init is None else s_init] * (k - 1)
-    rises = [_rise(shape, start, s_t, len(cycle), ramp) for start, cycle in zip(starts, cycles, strict=True)]
-    updates = [_grid(shape, len(cycle), ramp, delta_t) for cycle in cycles]
+    rises = [_rise(shape, start, s_t, len(c), end) for start, c, end in zip(starts, cycles, ends, strict=True)]
+    updates = [_grid(shape, len(cycle), end, delta_t) for cycle, end in zip(cycles, ends, strict=True)]
     return Recipe(
         s=compose(rises, cycles),
         eta=compose([(lr or lr_drop())(len(cycle)) for cycle in cycles], cycles),
@@ -267,24 +257,22 @@ def _ramp_end(length: int, ramp: float) -> int:
     return min(round(ramp * length), length - 1)
 
 
-def _jump(length: int, ramp: float) -> int:
+def _jump(length: int, end: int) -> int:
     """Local update at which the step shape prunes: the halfway mark of the cycle, or earlier if the ramp ends there."""
-    return min(round(0.5 * length), _ramp_end(length, ramp))
+    return min(round(0.5 * length), end)
 
 
-def _rise(shape: Shape, start: float, s_t: float, length: int, ramp: float) -> Schedule:
-    end = _ramp_end(length, ramp)
+def _rise(shape: Shape, start: float, s_t: float, length: int, end: int) -> Schedule:
     shapes: dict[Shape, Schedule] = {
         "cubic": cubic(start, s_t, end),
         "linear": linear(start, s_t, end),
-        "step": step(start, s_t, at=_jump(length, ramp)),
+        "step": step(start, s_t, at=_jump(length, end)),
         "constant": constant(s_t),
     }
     return shapes[shape]
 
 
-def _grid(shape: Shape, length: int, ramp: float, delta_t: int) -> When:
+def _grid(shape: Shape, length: int, end: int, delta_t: int) -> When:
     """Local updates that choose masks: 0, every `delta_t`, and the end of the ramp, where s is exactly s_t."""
-    end = _ramp_end(length, ramp)
-    marks = {end, _jump(length, ramp)} if shape == "step" else {end}
+    marks = {end, _jump(length, end)} if shape == "step" else {end}
     return lambda t: t in marks or (t < end and t % delta_t == 0)

@@ -1,8 +1,9 @@
 """RigL (Evci et al., 2020): constant sparsity, weights grow by the magnitude of their gradient."""
 
 from .errors import PruningError
+from .learning_rates import LrFactor, lr_drop
 from .moments import forget_state
-from .recipes import LrFactor, Recipe, lr_drop
+from .recipes import Recipe
 from .regrowth import Regrowth
 from .schedules import constant, cosine, split, zero_first
 from .scores import gradient

@@ -8,6 +8,7 @@ time.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -81,6 +82,20 @@ def split(T: int, k: int) -> tuple[range, ...]:
     (range(0, 2), range(2, 4), range(4, 7))
     """
     return tuple(range(c * T // k, (c + 1) * T // k) for c in range(k))
+
+
+def split_with_tail(T: int, k: int, ramp: float, tail: int) -> tuple[range, ...]:
+    """The updates of each of `k` cycles of a run of `T`, of which the last ends with `tail` updates after its ramp.
+
+    The cycles before it have equal lengths L, except for rounding, and its own ramp is `ramp` * L:
+    (k - 1) * L + ramp * L + tail = T.
+
+    >>> split_with_tail(100, 3, ramp=0.8, tail=16)  # L = (100 - 16) / 2.8 = 30
+    (range(0, 30), range(30, 60), range(60, 100))
+    """
+    L = (T - tail) / (k - 1 + Fraction(repr(float(ramp))))  # 0.8 as 4/5: no update is lost to rounding
+    starts = [int(c * L) for c in range(k)]
+    return tuple(range(start, stop) for start, stop in zip(starts, [*starts[1:], T], strict=True))
 
 
 def cyclical(schedules: Sequence[Callable[[int], Value]], cycles: Sequence[range]) -> Callable[[int], Value]:

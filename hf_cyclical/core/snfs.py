@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from .errors import PruningError
+from .learning_rates import LrFactor, lr_drop
 from .moments import forget_weights
-from .recipes import LrFactor, Recipe, lr_drop
+from .recipes import Recipe
 from .regrowth import Kept, Regrowth
 from .schedules import constant, cosine, split, zero_first
 from .scores import momentum

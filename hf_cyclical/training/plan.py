@@ -66,6 +66,11 @@ def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     if batches and batch_norms(trainer.model):
         again = f"statistics of BatchNorm from {_count(batches, 'training batch', 'es')}"
         lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
+    if warmup := trainer.pruning.lr_warmup:
+        lines.append(f"  Warm-up: the learning rate rises to its start in the first {warmup:.3g} of each cycle.")
+    if trainer.pruning.tail:
+        last = max(t for t in range(recipe.T) if recipe.update_at(t))
+        lines.append(f"  Tail: the masks stay as they are from update {last:,} to the end.")
     return lines
 
 

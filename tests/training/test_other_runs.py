@@ -38,6 +38,8 @@ PRUNING = {
     "ema_decay": 0.9,
     "distill": 0.5,
     "recalibrate": 2,
+    "lr_warmup": 0.1,
+    "tail": 0.2,
 }
 RIGL = {"drop_fraction": 0.2, "init_masks": "random", "replace_step": False}  # which cyclical pruning does not have
 TRAINING = {

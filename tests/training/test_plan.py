@@ -97,3 +97,10 @@ def test_the_report_tells_how_many_filters_are_empty(counts, share):
     made = PruningReport({"method": "cyclical"}, 10, 0, 220, layers=layers)
     assert made.empty == share
     assert ("25.00 % of the convolutions' filters have no weight left." in made.summary()) == bool(share)
+
+
+def test_warm_up_and_tail_are_told(make_trainer):
+    text = describe_plan(make_trainer({"cycles": 3, "delta_t": 8, "lr_warmup": 0.1, "tail": 0.16}, max_steps=100))
+    assert "Warm-up: the learning rate rises to its start in the first 0.1 of each cycle." in text
+    assert "Tail: the masks stay as they are from update 84 to the end." in text
+    assert not {"Warm-up", "Tail"} & set(plan(make_trainer).replace(":", " ").split())
