@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = args.output or Path("model.onnx")
     if output.exists():
         fail(f"{output} exists: choose another --output or remove it")
+    if not output.parent.is_dir():
+        fail(f"there is no folder {str(output.parent)!r} for --output: make it first")
     try:
         from hf_cyclical.engine import export_onnx
         from hf_cyclical.models import load
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .images import image_side
 
         model = load(args.source, args.revision)
-        side = args.size or image_side(args.source, model)
+        side = args.size or image_side(args.source, args.revision, model)
         zeros = export_onnx(model, output, (3, side, side))
     except (PruningError, OSError) as error:
         fail(error)

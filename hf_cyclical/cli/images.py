@@ -1,37 +1,57 @@
 """What a saved model expects of images, for the commands that use one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, WEIGHTS, read_json
+from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, PROCESSORS, WEIGHTS, read_json
 from hf_cyclical.models import find_files
 
-__all__ = ["class_names", "image_side"]
+if TYPE_CHECKING:
+    from transformers import BaseImageProcessor
+
+__all__ = ["class_names", "image_processor", "image_side"]
 
 
-def class_names(source: str | Path) -> list[str]:
-    """The names of a model's classes, from its config; their numbers if it has none."""
-    limits = {CONFIG: MAX_CONFIG_BYTES, WEIGHTS: MAX_BYTES}
-    config = read_json(str(source), find_files(source, None, limits)[CONFIG])
-    by_number = config.get("id2label") or {}
-    names = config.get("label_names") or [by_number[key] for key in sorted(by_number, key=int)]
-    return list(map(str, names)) or [str(i) for i in range(int(config.get("num_classes") or 1000))]
+def class_names(source: str | Path, revision: str | None, count: int) -> list[str]:
+    """The names of a model's classes, from its config; the number of a class that has none."""
+    config = read_json(str(source), _files(source, revision)[CONFIG])
+    listed, numbered = config.get("label_names"), config.get("id2label")
+    if isinstance(listed, list) and len(listed) == count:
+        return list(map(str, listed))
+    return [str(numbered.get(str(i), i)) if isinstance(numbered, dict) else str(i) for i in range(count)]
 
 
-def image_side(source: str | Path, model: nn.Module) -> int:
+def image_processor(source: str | Path, revision: str | None, model: nn.Module) -> "BaseImageProcessor":
+    """The image processor of a model that was loaded from a source."""
+    from hf_cyclical.models import load_image_processor
+
+    if timm_config := _timm_config(model):
+        from transformers.models.timm_wrapper.image_processing_timm_wrapper import TimmWrapperImageProcessor
+
+        return TimmWrapperImageProcessor(dict(timm_config))
+    return load_image_processor(str(source), _files(source, revision)[CONFIG].parent, model.config, None)
+
+
+def image_side(source: str | Path, revision: str | None, model: nn.Module) -> int:
     """The side of the images that a model is meant for, in pixels."""
-    config = getattr(model, "config", None)
-    timm_config = getattr(config, "pretrained_cfg", None) or getattr(model, "pretrained_cfg", None)
-    if timm_config:
+    if timm_config := _timm_config(model):
         return int(timm_config["input_size"][-1])
-    size = getattr(config, "image_size", None)
-    if isinstance(size, int):
+    if isinstance(size := getattr(model.config, "image_size", None), int):
         return size
-    processor = Path(source) / "preprocessor_config.json"
-    if processor.is_file():
-        from hf_cyclical.models import load_image_model
+    if _files(source, revision).keys() & set(PROCESSORS):
+        from hf_cyclical.models import processor_settings
 
-        return load_image_model(source, class_names(source)).settings.size
+        return processor_settings(str(source), image_processor(source, revision, model), model.config).size
     raise PruningError(f"{source} does not say what size its images have: give --size")
+
+
+def _timm_config(model: nn.Module) -> dict | None:
+    return getattr(getattr(model, "config", None), "pretrained_cfg", None) or getattr(model, "pretrained_cfg", None)
+
+
+def _files(source: str | Path, revision: str | None) -> dict[str, Path]:
+    limits = dict.fromkeys((CONFIG, *PROCESSORS), MAX_CONFIG_BYTES)
+    return find_files(source, revision, limits | {WEIGHTS: MAX_BYTES})

@@ -21,36 +21,36 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code."""
     parser = Parser("predict", __doc__)
-    parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder")
+    parser.add_argument("source", metavar="FOLDER", help="the pruned model: a folder, or a Hub id")
+    parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="image files")
     parser.add_argument("--top", type=int, default=5, help="classes to print for each image (5)")
     args = parser.parse_args(argv)
     if args.top < 1:
         parser.error(f"--top {args.top} must be at least 1")
     try:
-        lines = _predict(args.source, args.images, args.top)
+        lines = _predict(args.source, args.revision, args.images, args.top)
     except (PruningError, OSError) as error:
         fail(error)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def _predict(source: str, paths: Sequence[Path], top: int) -> list[str]:
+def _predict(source: str, revision: str | None, paths: Sequence[Path], top: int) -> list[str]:
     import torch
 
     from hf_cyclical.hub import compile
-    from hf_cyclical.models import load_image_model
 
-    from .images import class_names
+    from .images import class_names, image_processor
 
     images = [_read(path) for path in paths]
-    fast = compile(source)
-    names = class_names(source)
-    processor = load_image_model(source, names).processor
+    fast = compile(source, revision=revision)
+    processor = image_processor(source, revision, fast.model)
     lines = []
     for path, image in zip(paths, images, strict=True):
         output = fast(processor(image, return_tensors="pt")["pixel_values"])
         scores = torch.softmax(getattr(output, "logits", output)[0], -1)
+        names = class_names(source, revision, len(scores))
         best = scores.topk(min(top, len(scores)))
         lines += [f"{path}: {printable(names[int(i)])} {float(score):.1%}" for score, i in zip(*best, strict=True)]
     return lines

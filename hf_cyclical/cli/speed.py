@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--batches, --threads, --rounds and --size must be at least 1")
     if args.record and not Path(args.source).is_dir():
         parser.error(f"--record writes into the folder of a model, and {args.source!r} is none")
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"there is no folder {str(args.json.parent)!r} for --json: make it first")
     try:
         from hf_cyclical.engine import measure_speed
         from hf_cyclical.models import load
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .images import image_side
 
         model = load(args.source, args.revision)
-        side = args.size or image_side(args.source, model)
+        side = args.size or image_side(args.source, args.revision, model)
         speed = measure_speed(
             model, (3, side, side), batches=args.batches, threads=args.threads, rounds=args.rounds, tell=_tell
         )

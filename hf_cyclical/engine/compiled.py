@@ -43,8 +43,10 @@ def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "Compi
         PruningError: If the model is dense, has weights that are not finite, or is not in float32 on the CPU.
     """
     threads = torch.get_num_threads() if num_threads is None else num_threads
-    if threads < 1:
-        raise PruningError(f"num_threads must be at least 1, got {threads}")
+    if not isinstance(threads, int) or threads < 1:
+        raise PruningError(f"num_threads must be at least 1, a whole number, got {threads!r}")
+    if isinstance(model, CompiledModel):
+        model = model.model
     _check_weights(model)
     return CompiledModel(model.eval(), threads)
 
@@ -72,7 +74,8 @@ class CompiledModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the original model, for images (batch, channels, height, width) in float32 on the CPU."""
-        images = args[0] if len(args) == 1 and not kwargs else self._only_images(args, kwargs)
+        alone = len(args) == 1 and not kwargs and args[0] is not None
+        images = args[0] if alone else self._only_images(args, kwargs)
         if isinstance(images, Tensor) and images.dtype is torch.float32 and images.is_cpu:
             graph = self._known.get(images.shape)  # all that is below takes as long as a small network's kernels
             if graph is not None:
@@ -81,6 +84,7 @@ class CompiledModel(nn.Module):
             return self._run(images, args, kwargs)
 
     def _run(self, images: Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._refuse_training()
         if images is None:
             return self.model(*args, **kwargs)
         _check_images(images)
@@ -152,7 +156,14 @@ class CompiledModel(nn.Module):
         with _BUILDING:
             return self._graphs.get(shape) or self._build_alone(shape)
 
+    def _refuse_training(self) -> None:
+        if any(module.training for module in self.model.modules()):
+            raise PruningError(
+                "the original model is in training mode: call its eval(), and refresh() if its weights changed"
+            )
+
     def _build_alone(self, shape: tuple[int, ...]) -> Graph:
+        self._refuse_training()
         if len(self._graphs) >= MAX_SIZES:
             self._graphs.pop(next(iter(self._graphs)))
             self._known.clear()
@@ -197,7 +208,10 @@ def _refresh_after_loading(module: CompiledModel, _: Any) -> None:
     module.refresh()
 
 
-def _check_images(images: Tensor) -> None:
+def _check_images(images: Any) -> None:
+    if not isinstance(images, Tensor) or images.layout != torch.strided:
+        kind = images.layout if isinstance(images, Tensor) else type(images).__name__
+        raise PruningError(f"images must be a dense tensor (batch, channels, height, width), got {kind}")
     if images.dim() != 4:
         raise PruningError(
             f"images must have the shape (batch, channels, height, width), got {tuple(images.shape)}: "

@@ -48,7 +48,7 @@ def matvec(
         best, times = fastest(plan.target, [[row] for row in rows]) if len(rows) > 1 else (0, [0.0])
         why = f"{sparsity:.0%} zeros"
         why += (
-            ": sparse {1:.0f} us, dense {0:.0f} us".format(*(1e6 * t for t in times))
+            ": sparse {1:.3g} us, dense {0:.3g} us".format(*(1e6 * t for t in times))
             if len(rows) > 1
             else " are too few"
         )

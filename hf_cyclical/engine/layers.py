@@ -178,7 +178,7 @@ def _comparison(ways: list[Way], times: list[float]) -> str:
     }
     if None in best.values():
         return ""
-    return f": sparse {best['sparse']:.0f} us, dense {best['dense']:.0f} us"
+    return f": sparse {best['sparse']:.3g} us, dense {best['dense']:.3g} us"
 
 
 def _reason(layer: Convolution, way: Way) -> str:

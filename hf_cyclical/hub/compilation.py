@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hf_cyclical.core import PruningError
 from hf_cyclical.models import load
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def compile(
     logits = fast(pixel_values)
     ```
 
+    The weights are read when images of a new size come: after changing them, call `fast.refresh()`.
+
     Args:
         model: A pruned model of timm or transformers, or a folder or Hub id to load one from.
         num_threads: Threads that compute; those of torch if not given.
@@ -33,6 +36,8 @@ def compile(
     """
     from hf_cyclical.engine import compile_model  # llvmlite is an extra
 
+    if not isinstance(model, (nn.Module, str, Path)):
+        raise PruningError(f"compile takes a model, a folder or a Hub id, got {type(model).__name__}")
     if not isinstance(model, nn.Module):
         model = load(model, revision)
     return compile_model(model, num_threads=num_threads)

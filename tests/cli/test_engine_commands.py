@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from support.tiny_models import LABELS, prune, save_family
@@ -55,6 +56,27 @@ def test_predict_names_the_classes_of_an_image(folder, tmp_path, capsys):
     assert {line.split()[1] for line in lines} < set(LABELS)
 
 
+def test_predict_with_classes_of_the_same_name(folder, tmp_path, capsys):
+    """As ImageNet has two kinds of cranes."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {str(i): "crane" for i in range(3)}, "label2id": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    assert predict.main([str(folder), str(tmp_path / "image.png")]) == 0
+    assert capsys.readouterr().out.count(": crane ") == 3
+
+
+def test_predict_without_the_names_of_all_classes(tmp_path, capsys):
+    model = timm.create_model("cifar_resnet8", num_classes=3)
+    prune(model, 0.9)
+    timm.models.save_for_hf(
+        model, tmp_path / "model", model_config={"label_names": ["cat", "dog"]}, safe_serialization=True
+    )
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    assert predict.main([str(tmp_path / "model"), str(tmp_path / "image.png")]) == 0
+    assert {line.split()[1] for line in capsys.readouterr().out.splitlines()} == {"0", "1", "2"}
+
+
 def test_predict_prints_no_control_characters(folder, tmp_path, capsys):
     config = json.loads((folder / "config.json").read_text())
     config |= {"id2label": {str(i): f"a\x1b[2J{i}" for i in range(3)}, "label2id": None}
@@ -98,6 +120,8 @@ def test_export_writes_a_file_that_onnx_runtime_runs(folder, tmp_path, capsys):
         (predict, ["FOLDER", "FOLDER/config.json"], "cannot be read as an image"),
         (export, ["FOLDER", "--output", "FOLDER/config.json"], "exists: choose another --output"),
         (export, ["FOLDER", "--to", "tflite"], "invalid choice"),
+        (export, ["FOLDER", "--output", "FOLDER/no/model.onnx"], "for --output: make it first"),
+        (speed, ["FOLDER", "--json", "FOLDER/no/speed.json"], "for --json: make it first"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, capsys, command, args, message):

@@ -82,6 +82,9 @@ def test_says_how_each_layer_is_computed(model):
         (lambda x: x.to("meta"), "got torch.float32 on meta"),
         (lambda x: x[0], "must have the shape .batch, channels, height, width., got .3, 32, 32."),
         (lambda x: x[:, :2], "cannot be compiled for images of 2 x 32 x 32"),
+        (lambda x: x.numpy(), "must be a dense tensor .batch, channels, height, width., got ndarray"),
+        (lambda x: x.to_sparse(), "must be a dense tensor .* got torch.sparse_coo"),
+        (lambda _: None, "no images: call the model with a tensor"),
     ],
 )
 def test_images_that_do_not_fit(model, pixels, bad, message):
@@ -163,10 +166,34 @@ def test_stays_what_it_is(model):
     assert fast.to("cpu").float().eval() is fast
 
 
-@pytest.mark.parametrize("threads", [0, -1])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
 def test_no_threads(model, threads):
-    with pytest.raises(PruningError, match=f"num_threads must be at least 1, got {threads}"):
+    with pytest.raises(PruningError, match=f"num_threads must be at least 1, a whole number, got {threads!r}"):
         hf_cyclical.compile(model, num_threads=threads)
+
+
+@pytest.mark.parametrize("source", [None, 3, b"folder"])
+def test_what_is_no_model(source):
+    with pytest.raises(PruningError, match=f"takes a model, a folder or a Hub id, got {type(source).__name__}"):
+        hf_cyclical.compile(source)
+
+
+def test_compiling_again_starts_from_the_original(model, pixels):
+    fast = hf_cyclical.compile(model)
+    again = hf_cyclical.compile(fast, num_threads=2)
+    assert again.model is model
+    close(again(pixels), model(pixels).detach())
+
+
+def test_an_original_that_went_back_to_training(model, pixels):
+    fast = hf_cyclical.compile(model)
+    expected = fast(pixels)
+    model.train()
+    for call in (lambda: fast(images(1, 3, 24, 24)), lambda: fast.choices(3, 16, 16)):
+        with pytest.raises(PruningError, match=r"the original model is in training mode: call its eval\(\)"):
+            call()
+    model.eval()
+    close(fast(pixels), expected)
 
 
 def test_refresh_reads_changed_weights(model, pixels):
