@@ -219,11 +219,11 @@ def test_the_card_of_a_structured_model(sparse):
     assert "What does not fill a group was pruned unstructured, in `conv1.weight`.\n" in card
     assert "unstructured zeros" not in card
     assert "`torch.sparse.to_sparse_semi_structured`" in card
-    report.config["pattern"] = "4x1"
+    report = dataclasses.replace(report, config={**report.config, "pattern": "4x1"})
     card = render_card(report, metadata)
     assert_whole(card)
     assert front(card)["tags"][3:5] == ["block-sparsity", "4x1"]
     assert "in blocks of 4 consecutive outputs and 1 consecutive inputs (4x1)" in card
     assert "pruned unstructured, in `fc.weight`.\n" in card  # of 3 outputs
-    report.config.update({"method": "freeze", "pattern": None})
+    report = dataclasses.replace(report, config={**report.config, "method": "freeze", "pattern": None})
     assert front(render_card(report, metadata))["tags"] == ["hf_cyclical", "pruned", "sparse", "sparsity-50"]

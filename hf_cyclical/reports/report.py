@@ -11,6 +11,7 @@ from typing import Any
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
+from .frozen import frozen
 from .tables import align, is_rate, show
 
 SCHEMA = 1
@@ -82,6 +83,9 @@ class CycleReport:
     largest: float | None = None
     classes: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", frozen(self.metrics))
+
 
 @dataclass(frozen=True)
 class PruningReport:
@@ -120,6 +124,10 @@ class PruningReport:
     def __post_init__(self) -> None:
         for name in ("schedule", "masks", "evaluations", "cycles", "layers"):
             object.__setattr__(self, name, _tupled(getattr(self, name)))
+        for name in ("config", "dense", "about"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        if isinstance(self.evaluations, tuple):
+            object.__setattr__(self, "evaluations", tuple(map(frozen, self.evaluations)))
 
     @property
     def sparsity(self) -> float:

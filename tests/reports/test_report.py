@@ -1,7 +1,9 @@
 """PruningReport: JSON round trip, the table, the plot, and what a damaged file says."""
 
+import copy
 import dataclasses
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -66,6 +68,34 @@ def test_long_runs_keep_a_bounded_number_of_points(report):
         report = report.with_masks(t, 0.5, 0.1)
     assert len(report.masks) <= 2001
     assert report.masks[-1][0] == 99_999
+
+
+def test_a_report_cannot_be_changed(report, tmp_path):
+    report = replace(report, about={"versions": {"torch": "2.9"}})
+    inside = [report.config, report.dense, report.about, report.about["versions"]]
+    for values in [*inside, report.evaluations[0], report.cycles[0].metrics]:
+        for change in (
+            lambda d: d.__setitem__("accuracy", 1.0),
+            lambda d: d.update(accuracy=1.0),
+            lambda d: d.setdefault("accuracy", 1.0),
+            lambda d: d.__ior__({"accuracy": 1.0}),
+            lambda d: d.pop("accuracy", None),
+            lambda d: d.clear(),
+        ):
+            with pytest.raises(TypeError, match="a report cannot be changed: make another"):
+                change(values)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.updates = 1
+    assert pickle.loads(pickle.dumps(report)) == copy.deepcopy(report) == report  # noqa: S301 - our own
+    assert load_report(report.save(tmp_path)) == report
+    assert type(report.to_dict()["about"]["versions"]) is dict
+
+
+def test_values_that_a_report_was_made_of_are_the_callers_own(report):
+    config, row = {"method": "cyclical"}, {"update": 0, "accuracy": 0.5}
+    report = replace(report, config=config, evaluations=[row])
+    config["method"], row["accuracy"] = "gradual", 0.9
+    assert (report.config, report.evaluations) == ({"method": "cyclical"}, ({"update": 0, "accuracy": 0.5},))
 
 
 def test_what_happens_next_makes_a_new_report_and_leaves_the_one_before(report):

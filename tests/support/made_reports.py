@@ -31,3 +31,17 @@ def made(layers=8, cycles=4, name="stage.{}.conv.weight", **changes):
 
 def without_metrics(report):
     return replace(report, dense={}, evaluations=[], cycles=[replace(c, metrics={}) for c in report.cycles])
+
+
+def with_metric(report, name):
+    """The report with its accuracies under another name."""
+
+    def renamed(values):
+        return {name if key == "accuracy" else key: value for key, value in values.items()}
+
+    return replace(
+        report,
+        dense=renamed(report.dense),
+        evaluations=[renamed(row) for row in report.evaluations],
+        cycles=[replace(c, metrics=renamed(c.metrics)) for c in report.cycles],
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 from support.card_reading import HASH, assert_whole, front, rows, sections
+from support.made_reports import with_metric
 
 from hf_cyclical import PruningError, load_report
 from hf_cyclical.formats import read_metadata
@@ -24,14 +25,12 @@ HOSTILE = "a`b``c|d\\|e\n# Owned\n---\n<script>alert(1)</script> [x](http://evil
 
 def test_hostile_names_stay_text(report, metadata):
     plain = render_card(report, metadata, license="mit")
-    report.about.update(model=HOSTILE, dataset=HOSTILE, command=shlex.join(["run", HOSTILE]), seed=HOSTILE)
-    report.about["versions"] = {HOSTILE: HOSTILE}
-    report.config["exclude"] = [HOSTILE]
+    about = {"model": HOSTILE, "dataset": HOSTILE, "command": shlex.join(["run", HOSTILE]), "seed": HOSTILE}
+    about = {**report.about, **about, "versions": {HOSTILE: HOSTILE}}
+    report = replace(report, about=about, config={**report.config, "exclude": [HOSTILE]})
     metadata["tensors"][0]["name"] = HOSTILE
     metadata["mask_sha256"] = metadata["base_model"]["revision"] = HOSTILE
-    for values in [report.dense, *report.evaluations, *(c.metrics for c in report.cycles)]:
-        values[f"{HOSTILE} accuracy"] = values.pop("accuracy")
-    card = render_card(report, metadata, license=HOSTILE)
+    card = render_card(with_metric(report, f"{HOSTILE} accuracy"), metadata, license=HOSTILE)
     assert ModelCard(card).content == card
     assert front(card)["license"].startswith("a`b``c|d")
     assert sections(card) == sections(plain)
