@@ -1,18 +1,23 @@
 """What a saved model expects of images, for the commands that use one."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, PROCESSORS, WEIGHTS, read_json
 from hf_cyclical.models import find_files
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from transformers import BaseImageProcessor
 
-__all__ = ["class_names", "image_processor", "image_side"]
+__all__ = ["class_names", "image_processor", "image_side", "pixels_of"]
+
+MAX_SIDE = 4096  # of what a processor makes: no classifier takes more, and memory grows with its square
 
 
 def class_names(source: str | Path, revision: str | None, count: int) -> list[str]:
@@ -31,21 +36,50 @@ def image_processor(source: str | Path, revision: str | None, model: nn.Module) 
     if timm_config := _timm_config(model):
         from transformers.models.timm_wrapper.image_processing_timm_wrapper import TimmWrapperImageProcessor
 
+        _checked(source, *timm_config["input_size"][1:])
         return TimmWrapperImageProcessor(dict(timm_config))
-    return load_image_processor(str(source), _files(source, revision)[CONFIG].parent, model.config, None)
+    processor = load_image_processor(str(source), _files(source, revision)[CONFIG].parent, model.config, None)
+    fields = processor.to_dict()
+    _checked(source, *(side for name in ("size", "crop_size") for side in (fields.get(name) or {}).values()))
+    return processor
+
+
+def pixels_of(source: str | Path, processor: "BaseImageProcessor", image: "Image") -> Tensor:
+    """What a processor makes of an image."""
+    with _usable(source):
+        return processor(image, return_tensors="pt")["pixel_values"]
 
 
 def image_side(source: str | Path, revision: str | None, model: nn.Module) -> int:
     """The side of the images that a model is meant for, in pixels."""
     if timm_config := _timm_config(model):
-        return int(timm_config["input_size"][-1])
+        return _checked(source, *timm_config["input_size"][1:])
     if isinstance(size := getattr(model.config, "image_size", None), int):
         return size
     if _files(source, revision).keys() & set(PROCESSORS):
         from hf_cyclical.models import processor_settings
 
-        return processor_settings(str(source), image_processor(source, revision, model), model.config).size
+        processor = image_processor(source, revision, model)
+        with _usable(source):
+            return processor_settings(str(source), processor, model.config).size
     raise PruningError(f"{source} does not say what size its images have: give --size")
+
+
+def _checked(source: str | Path, *sides: int) -> int:
+    for side in sides:
+        if not isinstance(side, int) or not 1 <= side <= MAX_SIDE:
+            raise PruningError(f"{source} asks for images of {side!r} pixels, not of 1 to {MAX_SIDE}: save it again")
+    return sides[-1] if sides else 0
+
+
+@contextlib.contextmanager
+def _usable(source: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, PruningError):
+            raise
+        raise PruningError(f"the image processor of {source} cannot be used, save it again: {error}") from error
 
 
 def _timm_config(model: nn.Module) -> dict | None:

@@ -41,14 +41,14 @@ def _predict(source: str, revision: str | None, paths: Sequence[Path], top: int)
 
     from hf_cyclical.hub import compile
 
-    from .images import class_names, image_processor
+    from .images import class_names, image_processor, pixels_of
 
     images = [_read(path) for path in paths]
     fast = compile(source, revision=revision)
     processor = image_processor(source, revision, fast.model)
     lines = []
     for path, image in zip(paths, images, strict=True):
-        output = fast(processor(image, return_tensors="pt")["pixel_values"])
+        output = fast(pixels_of(source, processor, image))
         scores = torch.softmax(getattr(output, "logits", output)[0], -1)
         names = class_names(source, revision, len(scores))
         best = scores.topk(min(top, len(scores)))

@@ -133,6 +133,25 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, capsys, command, args, me
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ({"shortest_edge": 60000}, "asks for images of 60000 pixels, not of 1 to 4096"),
+        ({"shortest_edge": -3}, "asks for images of -3 pixels"),
+        ({"height": 30, "width": 30}, "cannot be used, save it again"),
+    ],
+)
+@pytest.mark.parametrize("command", [predict, speed])
+def test_a_processor_that_cannot_be_right(folder, tmp_path, capsys, command, size, message):
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"size": size}))
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    with pytest.raises(SystemExit):
+        command.main([str(folder)] + [str(tmp_path / "image.png")] * (command is predict))
+    assert message in (error := capsys.readouterr().err.splitlines()[-1])
+    assert error.startswith("error: ")
+
+
 def test_the_sentence_for_a_card_has_the_figures_and_the_processor():
     timings = (Timing("torch", 1, 3.0), Timing(OURS, 1, 0.5), Timing("ONNX Runtime", 1, 2.0), Timing(OURS, 32, 9.0))
     measured = Speed("Some CPU", 1, (3, 32, 32), timings, (), ())
