@@ -1,4 +1,4 @@
-"""The report of a finished run as it is read to be published: whole, and without the paths of one machine."""
+"""The report of a finished run as it is read to be published: complete, and without the paths of one machine."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ def read_finished(run: Path) -> PruningReport:
     """The report in the folder of a finished run, with what it says about the run as others may read it.
 
     Raises:
-        PruningError: If it is not a whole report, or that of a run that has not ended.
+        PruningError: If it is not a complete report, or that of a run that has not ended.
     """
     name = f"{REPORT_NAME} in {str(run)!r}"
     report = read_whole(run, name)
@@ -54,9 +54,9 @@ def _checked(read: Callable[[], PruningReport], name: str) -> PruningReport:
     try:
         report = read()
     except (AttributeError, KeyError, RecursionError, TypeError, UnicodeDecodeError) as error:
-        raise PruningError(f"{name} is not a whole report: take another copy") from error
+        raise PruningError(f"{name} is not a complete report: take another copy") from error
     if wrong := _wrong_part(report):
-        raise PruningError(f"{name} is not a whole report, see its {wrong}: take another copy")
+        raise PruningError(f"{name} is not a complete report, see its {wrong}: take another copy")
     return report
 
 

@@ -288,5 +288,5 @@ def load_report(path: str | Path) -> PruningReport:
     try:
         data = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise PruningError(f"{path} is not a whole report ({error}): take another copy") from None
+        raise PruningError(f"{path} is not a complete report ({error}): take another copy") from None
     return PruningReport.from_dict(data, str(path))

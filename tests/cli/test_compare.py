@@ -294,9 +294,9 @@ def test_a_folder_that_another_process_is_making_is_not_something_else(tmp_path,
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda text: text[: len(text) // 2], "is not a whole report"),
-        (lambda text: "[]", "is not a whole report"),
-        (lambda text: '{"schema": 1}', "is not a whole report"),
+        (lambda text: text[: len(text) // 2], "is not a complete report"),
+        (lambda text: "[]", "is not a complete report"),
+        (lambda text: '{"schema": 1}', "is not a complete report"),
         (lambda text: text.replace('"schema": 1', '"schema": 2'), "has schema 2, this version of hf_cyclical reads 1"),
         (lambda text: text.replace('"target_sparsity": 0.9,', '"target_sparsity": 0.8,'), "not (0.9, 1)"),
     ],

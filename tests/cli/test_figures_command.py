@@ -65,23 +65,23 @@ def changed(**values):
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda text: text[: len(text) // 2], "is not a whole report"),
-        (lambda text: "", "is not a whole report"),
-        (lambda text: "[]", "is not a whole report"),
+        (lambda text: text[: len(text) // 2], "is not a complete report"),
+        (lambda text: "", "is not a complete report"),
+        (lambda text: "[]", "is not a complete report"),
         (lambda text: "{}", "schema None"),
         (changed(schema=2), "has schema 2, this version of hf_cyclical reads 1: upgrade it"),
-        (changed(surprise=1), "is not a whole report"),
-        (changed(masks=[[1]]), "is not a whole report, see its masks"),
-        (changed(schedule=[[1, 2, 3]]), "is not a whole report, see its schedule"),
+        (changed(surprise=1), "is not a complete report"),
+        (changed(masks=[[1]]), "is not a complete report, see its masks"),
+        (changed(schedule=[[1, 2, 3]]), "is not a complete report, see its schedule"),
         (
             changed(layers=[{"name": "a", "shape": [1], "weights": 0, "kept": 0, "regrown": 0}]),
-            "is not a whole report, see its layers",
+            "is not a complete report, see its layers",
         ),
         (
             changed(layers=[{"name": "a", "shape": [4, 5], "weights": 20, "kept": 1, "regrown": 0, "empty": 5}]),
-            "is not a whole report, see its layers",
+            "is not a complete report, see its layers",
         ),
-        (changed(updates="many"), "is not a whole report, see its updates"),
+        (changed(updates="many"), "is not a complete report, see its updates"),
     ],
 )
 def test_bad_reports_are_one_line_and_nothing_is_overwritten(tmp_path, harm, words):

@@ -255,7 +255,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("part", "value", "words"),
         [
-            ("about", [], "not a whole report, see its about"),
+            ("about", [], "not a complete report, see its about"),
             ("about", {"model": 5}, "see its about model"),
             ("about", {"command": ["prune.py"]}, "see its about command"),
             ("about", {"versions": ["torch"]}, "see its about versions"),
@@ -265,8 +265,8 @@ class TestRefusals:
             ("config", "cyclical", "see its config"),
             ("dense", [0.5], "see its dense"),
             ("dense", {"accuracy": "good"}, "see its dense"),
-            ("cycles", [{"cycle": 1}], "not a whole report: take another copy"),
-            ("layers", None, "not a whole report: take another copy"),
+            ("cycles", [{"cycle": 1}], "not a complete report: take another copy"),
+            ("layers", None, "not a complete report: take another copy"),
             ("layers", [], "has not ended: finish it first"),
             ("layers", [dict.fromkeys(("name", "shape", "weights", "kept", "regrown"), 1)], "see its layers"),
             ("evaluations", [{"accuracy": 0.5}], "see its evaluations"),
@@ -284,7 +284,7 @@ class TestRefusals:
     @pytest.mark.parametrize("part", ["config", "layers", "cycles", "updates", "parameters", "dense_updates"])
     def test_a_report_without_a_part(self, part, copied):
         edit_json(copied / "pruning_report.json", lambda report: report.pop(part))
-        with pytest.raises(PruningError, match=r"is not a whole report: take another copy$"):
+        with pytest.raises(PruningError, match=r"is not a complete report: take another copy$"):
             build_folder(copied, copied / "built", repo_id="user/model")
 
     @pytest.mark.parametrize("name", ["a/b/c", "user/", "us er/model", "user/mo--del", "End of training"])

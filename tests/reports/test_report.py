@@ -133,5 +133,5 @@ def test_a_newer_schema_and_a_cut_file_are_named(report, tmp_path):
     with pytest.raises(PruningError, match="schema 99"):
         load_report(path)
     path.write_text(json.dumps(data)[:200])
-    with pytest.raises(PruningError, match="not a whole report"):
+    with pytest.raises(PruningError, match="not a complete report"):
         load_report(path)
