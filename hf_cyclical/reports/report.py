@@ -188,10 +188,15 @@ class PruningReport:
         return replace(self, cycles=(*self.cycles, cycle))
 
     def with_evaluation(self, update: int, values: dict[str, float]) -> "PruningReport":
-        """The report after an evaluation, which completes the row of the cycle that ends at this update."""
-        report = replace(self, evaluations=(*self.evaluations, {"update": update, **values}))
+        """The report after an evaluation, which completes the row of the cycle that ends at this update.
+
+        Of several sets of images that are evaluated at one update the metrics are one row.
+        """
+        there = self.evaluations[-1] if self.evaluations and self.evaluations[-1]["update"] == update else {}
+        before = self.evaluations[:-1] if there else self.evaluations
+        report = replace(self, evaluations=(*before, {"update": update, **there, **values}))
         if update <= self.dense_updates:
-            return replace(report, dense=values)
+            return replace(report, dense={**(self.dense if there else {}), **values})
         cycles = (replace(c, metrics={**c.metrics, **values}) if c.update == update else c for c in self.cycles)
         return replace(report, cycles=tuple(cycles))
 

@@ -17,8 +17,6 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_cyclical.core import any_process
 
-from .data_guards import refuse_missing_metric
-
 if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
 
@@ -79,8 +77,6 @@ class CycleCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.trainer.is_in_train and state.global_step != self._resumed_at:
             self._evaluated_at = state.global_step
-            if not isinstance(self.trainer.eval_dataset, dict):
-                refuse_missing_metric(args, kwargs["metrics"])
             self.trainer.run.note_evaluation(state.global_step, kwargs["metrics"])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):

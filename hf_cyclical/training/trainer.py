@@ -17,7 +17,7 @@ from hf_cyclical.reports import PruningReport
 
 from .callbacks import CycleCallback, ProjectionCallback, PruningProgressCallback, TargetEarlyStoppingCallback
 from .checkpoints import newest_checkpoint
-from .data_guards import refuse_no_batches
+from .data_guards import WholeDataTrainer
 from .distillation import Distillation
 from .distributed import copies, prepare_for_fsdp
 from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, refuse_untested, unwrapped
@@ -27,7 +27,6 @@ from .pushing import Publisher
 from .recalibration import Recalibration
 from .run import PruningRun
 from .run_settings import run_settings
-from .saving import WholeCheckpointTrainer
 from .tested_versions import warn_of_newer
 from .together import on_main
 
@@ -38,7 +37,7 @@ Result = TypeVar("Result")
 _GATED = "hf_cyclical.training.TargetEarlyStoppingCallback"
 
 
-class CyclicalPruningTrainer(WholeCheckpointTrainer):
+class CyclicalPruningTrainer(WholeDataTrainer):
     """A Trainer that prunes: `CyclicalPruningTrainer(model, args, pruning=PruningConfig(...), ...)`.
 
     Everything else is as in `Trainer`, except the learning rate, whose schedule comes from the recipe, so that it
@@ -135,12 +134,6 @@ class CyclicalPruningTrainer(WholeCheckpointTrainer):
         )
         self.distillation = Distillation.of(self.pruning, recipe)
         return self.lr_scheduler
-
-    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """As in Trainer, which would train on nothing if there is not one complete batch."""
-        loader = super().get_train_dataloader()
-        refuse_no_batches(loader, self.train_dataset, self.args)
-        return loader
 
     def prunable_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The weights that are pruned, by their names in the unwrapped model."""

@@ -119,8 +119,13 @@ def test_fewer_images_than_a_batch_that_must_be_complete(make_trainer):
     assert refusal(trainer.train).startswith("the 5 training images do not fill a batch of 8, and dataloader_drop_last")
 
 
-def test_a_metric_that_nothing_computes_is_refused_before_the_first_update(make_trainer):
-    trainer = make_trainer(CYCLICAL, max_steps=12, metric_for_best_model="f1", eval_strategy="no")
+@pytest.mark.parametrize("dense_updates", [0, 4])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_metric_that_nothing_computes_is_refused_before_the_first_update(make_trainer, dense_updates, several):
+    images = {"eval_dataset": {"a": TinyImages(n=8), "b": TinyImages(n=8)}} if several else {}
+    pruning = CYCLICAL | {"dense_updates": dense_updates}
+    trainer = make_trainer(pruning, max_steps=16, metric_for_best_model="f1", eval_strategy="no", **images)
     message = refusal(trainer.train)
-    assert message.startswith("metric_for_best_model 'f1' is not computed by the evaluation: use one of loss, accuracy")
+    names = "a_loss, a_accuracy" if several else "loss, accuracy"
+    assert message.startswith(f"metric_for_best_model 'f1' is not computed by the evaluation: use one of {names}")
     assert trainer.state.global_step == 0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.tiny import CYCLICAL
+from support.tiny import CYCLICAL, TinyImages
 from transformers import TrainerCallback
 
 from hf_cyclical.core import mask_distance
@@ -35,6 +35,31 @@ def test_without_an_evaluation_set_there_is_none(make_trainer):
     trainer = make_trainer(CYCLICAL, max_steps=12, eval_dataset=None)
     trainer.train()
     assert trainer.report.evaluations == ()
+
+
+def test_of_several_sets_of_images_every_row_has_all_metrics(make_trainer):
+    sets = {"a": TinyImages(n=48, seed=2), "b": TinyImages(n=40, seed=3)}
+    trainer = make_trainer(CYCLICAL, max_steps=12, eval_dataset=sets)
+    trainer.train()
+    names = {"a_loss", "a_accuracy", "b_loss", "b_accuracy"}
+    rows = trainer.report.evaluations
+    assert [row["update"] for row in rows] == [0, 6, 12]
+    assert all(set(row) == names | {"update"} for row in rows)
+    assert {"update": 0, **trainer.report.dense} == rows[0]
+    assert [row[1] for row in map(str.split, trainer.report.table().splitlines()[2:3])] == [
+        f"{100 * rows[0]['a_accuracy']:.2f}"
+    ]
+
+
+def test_no_image_is_left_out_of_an_evaluation(make_trainer):
+    """48 images in batches of 32; the Trainer of transformers measures 32 of them."""
+    arguments = {"max_steps": 12, "per_device_eval_batch_size": 32}
+    whole, dropping = (make_trainer(CYCLICAL, dataloader_drop_last=drop, **arguments) for drop in (False, True))
+    images = TinyImages(n=48, seed=2)
+    assert dropping.evaluate()["eval_accuracy"] == whole.evaluate()["eval_accuracy"]
+    assert dropping.predict(images).predictions.shape == (48, 3)
+    assert dropping.args.dataloader_drop_last
+    assert len(dropping.get_train_dataloader()) == 12
 
 
 class Masks(TrainerCallback):
