@@ -1,11 +1,14 @@
 """One run from its arguments: what the commands share between the command line and the Trainer."""
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import SaveStrategy
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.data import ImageData, load_image_data
@@ -90,12 +93,12 @@ class Run:
         return cls(args, trainer, data, loaded, stop)
 
     def save(self, command: str) -> Path:
-        """Write model, report, figure, record and card into the output folder; all processes must call this."""
+        """Write model, report, figure, record and card into the output folder; all processes must call this.
+
+        Raises:
+            PruningError: If that cannot be written to. If no checkpoint has the model, a temporary folder has it then.
+        """
         folder, trainer = Path(self.args.training.output_dir), self.trainer
-        if trainer.report is None:
-            trainer.save_model()
-            trainer.on_main(lambda: make_portable(folder))
-            return folder
         trainer.about = {
             "model": self.args.model.model_name_or_path,
             "base_model": self.loaded.base_model,
@@ -105,8 +108,32 @@ class Run:
         }
         if self.args.data.holdout is not None:
             trainer.about["holdout"] = self.args.data.holdout
-        trainer.save_pruned()
+        try:
+            self._save_to(folder)
+        except PruningError as error:
+            if self.args.training.save_strategy != SaveStrategy.NO:
+                raise
+            raise PruningError(self._save_elsewhere(error)) from error
         return folder
+
+    def _save_to(self, folder: Path) -> None:
+        if self.trainer.report is None:
+            self.trainer.save_model(str(folder))
+            self.trainer.on_main(lambda: make_portable(folder))
+        else:
+            self.trainer.save_pruned(folder)
+
+    def _save_elsewhere(self, error: PruningError) -> str:
+        """What to say after a failure that would cost the model, which is saved in a new folder."""
+        folder = Path(tempfile.mkdtemp(prefix="pruned_"))
+        try:
+            self._save_to(folder)
+        except PruningError:
+            shutil.rmtree(folder, ignore_errors=True)
+            return str(error)
+        if not self.trainer.is_world_process_zero():
+            folder.rmdir()
+        return f"{str(error).removesuffix(', and save it again')}; this time the model is in {folder}"
 
 
 def _refuse_untrained_teacher(trainer: CyclicalPruningTrainer, loaded: ImageModel) -> None:

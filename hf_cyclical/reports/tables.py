@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 _RATES = frozenset(
-    ("accuracy", "precision", "recall", "f1", "iou", "miou", "dice", "map", "mar", "auc", "auroc", "sensitivity")
+    ("acc", "accuracy", "precision", "recall", "f1", "iou", "miou", "jaccard", "dice", "map", "mar", "auc", "auroc")
+    + ("sensitivity", "specificity", "top")
 )
 
 
@@ -26,12 +27,14 @@ def align(rows: list[list[str]], texts: int = 1) -> str:
 
 
 def show(value: float | None, metric: str = "accuracy") -> str:
-    """A number as a table shows it: rates in percent, other metrics as they are."""
+    """A number as a table shows it: rates in percent, other metrics as they are, also what is not in [0, 1]."""
     if value is None:
         return "-"
-    return f"{100 * value:.2f} %" if is_rate(metric) else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if is_rate(metric) and 0 <= value <= 1 else f"{value:.4g}"
 
 
 def is_rate(metric: str) -> bool:
-    """Whether a metric is a fraction of what is right, by the words of its name: accuracy, mean_iou, f1, map_50."""
-    return bool(_RATES & set(metric.lower().replace("-", "_").split("_"))) or metric.lower().endswith("accuracy")
+    """Whether a metric is a fraction of what is right, by the words of its name: accuracy, mean_iou, mAP50, top5."""
+    words = metric.lower().replace("-", "_").split("_")
+    stems = [word.rstrip("0123456789") for word in words]
+    return words[-1].endswith("accuracy") or not _RATES.isdisjoint([*words, *stems])

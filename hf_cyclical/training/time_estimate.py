@@ -92,16 +92,17 @@ def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: DistillingTrai
 
 
 def _evaluations(trainer: CyclicalPruningTrainer, updates: int) -> int:
-    """Of the dense model, at the end of every cycle, and as often as the Trainer is told to."""
+    """Before any update, after a dense start, at the end of every cycle, and as often as the Trainer is told to."""
     args = trainer.args
-    cycles = len(trainer.plan().cycles) if trainer.pruning.prunes else 0
+    cycles = trainer.plan().cycles if trainer.pruning.prunes else []
+    own = 1 + len(cycles) + any(cycle.start and not i for i, cycle in enumerate(cycles))
     asked = 0
     if args.eval_strategy == IntervalStrategy.EPOCH:
         asked = ceil(args.num_train_epochs)
     elif args.eval_strategy == IntervalStrategy.STEPS:
         every = args.eval_steps or args.logging_steps
         asked = int(updates // (every if every >= 1 else ceil(every * updates)))
-    return 1 + cycles + asked
+    return own + asked
 
 
 def _words(seconds: float) -> str:

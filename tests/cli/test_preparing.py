@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from support.other_tasks import make_detector, make_segmenter
 from support.started import SHORT, call
 from support.tiny_models import save_family
 from transformers import AutoImageProcessor
@@ -64,6 +65,19 @@ def test_a_wrong_model_is_said_before_data_are_prepared(tmp_path, monkeypatch):
     assert code == 2
     assert err.count("\n") == 1
     assert "model 'resnet18x' is no folder, Hub id or timm name: timm has resnet18" in err
+
+
+@pytest.mark.parametrize(("make", "tag"), [(make_segmenter, "image-segmentation"), (make_detector, "object-detection")])
+def test_a_model_of_another_task_is_said_before_data_are_prepared(tmp_path, monkeypatch, make, tag):
+    monkeypatch.setattr("hf_cyclical.data.loading.load_splits", lambda args: pytest.fail("data were prepared"))
+    make()[0].save_pretrained(tmp_path / "base")
+    data = folder_of_images(tmp_path / "d")
+    code, _, err = call(
+        "--model_name_or_path", tmp_path / "base", "--dataset_name", data, "--output_dir", tmp_path / "out"
+    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"is for {tag}, and this is for image classifiers: prune it in Python, with CyclicalPruningTrainer" in err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["trained", "from_scratch"])

@@ -131,6 +131,22 @@ def test_a_report_that_cannot_be_written_is_one_line_and_the_model_is_there(tmp_
     AutoModelForImageClassification.from_pretrained(tmp_path / "out")
 
 
+@pytest.mark.parametrize("target", [0.9, 0])
+def test_without_checkpoints_a_model_that_cannot_be_written_is_kept_elsewhere(tmp_path, capsys, monkeypatch, target):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "model.safetensors" / "in the way").mkdir(parents=True)
+    with pytest.raises(SystemExit) as exit_:
+        prune(*SHORT, "--target_sparsity", target, "--save_strategy", "no", "--output_dir", tmp_path / "out")
+    assert exit_.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    (kept,) = (tmp_path / "elsewhere").glob("pruned_*")
+    assert line.startswith(f"error: the model could not be written to '{tmp_path / 'out'}'")
+    assert line.endswith(f": name another folder; this time the model is in {kept}")
+    AutoModelForImageClassification.from_pretrained(kept)
+    assert (kept / "sparsity.json").is_file() == bool(target)
+
+
 def test_two_processes_by_torchrun_say_so_and_one_resumes(tmp_path, capsys):
     """Without --use_cpu, which is set where there is no accelerator."""
     folder = tmp_path / "out"

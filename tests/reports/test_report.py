@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hf_cyclical import CycleReport, PruningError, PruningReport, load_report
-from hf_cyclical.reports import LayerReport, plot_run
+from hf_cyclical.reports import LayerReport, plot_run, show
 
 
 @pytest.fixture
@@ -61,6 +61,24 @@ def test_table_sets_every_cycle_beside_the_dense_model(report):
     assert lines[0].split() == ["accuracy", "sparsity", "regrown", "mask", "distance", "recovered"]
     assert lines[2].split() == ["dense", "85.00", "%", "0.00", "%"]
     assert lines[4].split() == ["cycle", "2", "80.00", "%", "90.00", "%", "1.00", "%", "0.200", "7"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "shown"),
+    [
+        ("accuracy", 0.85, "85.00 %"),
+        ("mAP50", 0.5, "50.00 %"),
+        ("top5", 1, "100.00 %"),
+        ("mean_iou", 0.0, "0.00 %"),
+        ("acc1", 0.25, "25.00 %"),
+        ("accuracy", 87.5, "87.5"),  # already in percent
+        ("loss", 0.5, "0.5"),
+        ("perplexity", 0.5, "0.5"),
+        ("accuracy", None, "-"),
+    ],
+)
+def test_rates_are_shown_in_percent(metric, value, shown):
+    assert show(value, metric) == shown
 
 
 def test_long_runs_keep_a_bounded_number_of_points(report):

@@ -26,6 +26,8 @@ def test_it_counts_updates_and_evaluations(make_trainer, monkeypatch, capsys):
     words = estimate_time(trainer)
     # Batches of 8 images take 8 s; 96 images to evaluate on take 192 s, at the start and after each of two cycles.
     assert words == "Estimated time: 12.8 minutes (24 updates of 8 s, 3 evaluations of 3.2 minutes, as measured now)"
+    dense = make_trainer(CYCLICAL | {"dense_updates": 8}, model=Slow(), max_steps=24, eval_dataset=TinyImages(n=96))
+    assert "4 evaluations of 3.2 minutes" in estimate_time(dense)
     assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
     assert trainer.state.global_step == 0
     assert trainer.optimizer is None
