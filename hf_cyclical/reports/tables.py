@@ -3,8 +3,24 @@
 from collections.abc import Sequence
 
 _RATES = frozenset(
-    ("acc", "accuracy", "precision", "recall", "f1", "iou", "miou", "jaccard", "dice", "map", "mar", "auc", "auroc")
-    + ("sensitivity", "specificity", "top")
+    (
+        "acc",
+        "accuracy",
+        "precision",
+        "recall",
+        "f1",
+        "iou",
+        "miou",
+        "jaccard",
+        "dice",
+        "map",
+        "mar",
+        "auc",
+        "auroc",
+        "sensitivity",
+        "specificity",
+        "top",
+    )
 )
 
 

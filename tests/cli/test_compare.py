@@ -176,11 +176,11 @@ def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
 
 
 def test_an_interrupted_cell_is_resumed_to_the_same_report(compare, tmp_path):
-    arguments = ["--methods", "cyclical", "--sparsities", "0.9", "--delta_t", "1", "--cycles", "2", "--scale", "0.3"]
+    arguments = ["--methods", "cyclical", "--sparsities", "0.9", "--delta_t", "1", "--cycles", "2", "--scale", "0.04"]
     arguments += ["--max_train_samples", "256", "--model_name_or_path", "cifar_resnet8", "--save_steps", "10"]
     arguments += ["--seeds", "1"]
     process = start(COMPARE, *arguments, "--output_dir", tmp_path / "stopped", start_new_session=True)
-    _, err = interrupt(process, r" ([3-9]\d|1\d\d)/120")
+    _, err = interrupt(process, r" ([3-9]\d|1\d\d)/\d+ ")
     assert process.returncode == 130
     assert "the same command resumes" in err
     assert not (tmp_path / "stopped" / "reports").exists()
