@@ -12,15 +12,15 @@ from transformers.trainer_utils import SaveStrategy
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.data import ImageData, load_image_data
+from hf_cyclical.formats import CLASSIFICATION
 from hf_cyclical.models import ImageModel, check_image_model, load_image_model, make_portable
 from hf_cyclical.training import (
     CyclicalPruningTrainer,
     SetEpochCallback,
     StopOnSignalCallback,
-    accuracy,
     is_convolutional,
     keep_freed_memory,
-    rank_classes,
+    task_arguments,
 )
 
 from .arguments import Arguments
@@ -73,11 +73,9 @@ class Run:
                 channels_last=is_convolutional(loaded.model) if channels_last == "auto" else channels_last,
                 train_dataset=train,
                 eval_dataset=evaluation,
-                data_collator=data.collate,
                 processing_class=loaded.processor,
-                compute_metrics=accuracy,
-                preprocess_logits_for_metrics=rank_classes,
                 callbacks=[stop, SetEpochCallback(train), *callbacks],
+                **task_arguments(CLASSIFICATION) | {"data_collator": data.collate},  # which may have batches already
             )
         folder = Path(args.data.dataset_name)  # if it is one: it may have another place when the run is resumed
         trainer.data_settings = {

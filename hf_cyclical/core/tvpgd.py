@@ -78,16 +78,20 @@ class TVPGD:
     @torch.no_grad()
     def step(self, t: int) -> bool:
         """Lines 4 to 8 for update t, line 3 being the optimizer's. True if the masks were chosen again."""
-        recipe = self.recipe
+        with self._update(t) as recipe:
+            if renewed := recipe.update_at(t):  # line 4
+                self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
+            if recipe.project_at(t):
+                self._project()  # line 7: theta <- theta * M
+        return renewed
+
+    @contextmanager
+    def _update(self, t: int) -> Iterator[Recipe]:
+        """What surrounds lines 4 to 8: the end of a line 3 in which the recipe intervenes, the optimizer's state."""
         self._end_line_3(t)
-        renewed = recipe.update_at(t)
-        if renewed:  # line 4
-            self._choose(t, recipe.s(t))  # line 5: M <- magprune(theta, s(t))
-        if recipe.project_at(t):
-            self._project()  # line 7: theta <- theta * M
+        yield self.recipe
         self._change_moments(t)
         self.t = t + 1
-        return renewed
 
     @contextmanager
     def paused(self) -> Iterator[None]:

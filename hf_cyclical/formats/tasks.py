@@ -18,6 +18,9 @@ class Task:
         columns: What a batch holds, images first.
         metrics: How the names of its metrics end, the most telling first.
         measured_on: What evaluations are of, on the card.
+        data_collator: What makes a batch of examples, by its room and name; the user's own if there is none.
+        compute_metrics: What evaluations measure, likewise.
+        preprocess_logits: What evaluations keep of a model's logits, likewise.
     """
 
     tag: str
@@ -28,6 +31,9 @@ class Task:
     columns: tuple[str, ...]
     metrics: tuple[str, ...]
     measured_on: str = "evaluation images"
+    data_collator: str | None = None
+    compute_metrics: str | None = None
+    preprocess_logits: str | None = None
 
     @property
     def article(self) -> str:
@@ -43,6 +49,9 @@ CLASSIFICATION = Task(
     noun="image classifier",
     columns=("pixel_values", "labels"),
     metrics=("accuracy",),
+    data_collator="data.stack_images",
+    compute_metrics="training.accuracy",
+    preprocess_logits="training.rank_classes",
 )
 SEGMENTATION = Task(
     tag="image-segmentation",

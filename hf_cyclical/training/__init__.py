@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     freed_memory="keep_freed_memory",
     lean_trainer="LeanTrainer is_convolutional",
     metrics="accuracy load_metric rank_classes",
+    of_task="task_arguments",
     output_lock="OutputLock",
     plan="describe_plan",
     run="PruningRun",
