@@ -33,7 +33,7 @@ class Command:
 
 # The extra of this package that installs a module.
 _EXTRAS = {
-    **dict.fromkeys(("datasets", "evaluate", "filelock", "matplotlib"), "run"),
+    **dict.fromkeys(("datasets", "evaluate", "matplotlib"), "run"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "llvmlite": "fast",
 }
@@ -41,7 +41,7 @@ _RUN = ("datasets", "evaluate", "matplotlib")
 
 COMMANDS = {
     "prune": Command("prune:main", "prune an image classifier; without arguments, a small one on digits", _RUN),
-    "compare": Command("compare:main", "run a table of the paper: methods x sparsities x seeds", (*_RUN, "filelock")),
+    "compare": Command("compare:main", "run a table of the paper: methods x sparsities x seeds", _RUN),
     "presets": Command("presets:main", "print the paper's settings by name, and where their values come from"),
     "push": Command("push:main", "push a finished run to the Hub, with its card, report and sparsity record"),
     "verify": Command("verify:main", "recount a model's weights and compare with what its files say"),

@@ -94,7 +94,7 @@ class TestMissingExtras:
         [
             ("prune", "datasets", "run"),
             ("prune", "matplotlib", "run"),
-            ("compare", "filelock", "run"),
+            ("compare", "matplotlib", "run"),
             ("figures", "matplotlib", "run"),
             ("speed", "llvmlite", "fast"),
             ("predict", "llvmlite", "fast"),
