@@ -59,7 +59,7 @@ def precision(options: argparse.Namespace) -> list[Row]:
 
 def made_up_images() -> ImageData:
     split = Split(torch.randint(256, (4 * BATCH, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (4 * BATCH,)))
-    return ImageData("made up", [str(i) for i in range(10)], 32, True, "cifar", split, split)
+    return ImageData("made up", [str(i) for i in range(10)], 32, True, "cifar", split, split, "the training images")
 
 
 def updates_per_second(words: list[str], data: ImageData) -> float:
