@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,9 @@ from hf_cyclical.formats import optional
 from .arguments import DataArguments
 from .decoding import MOST_PIXELS, EncodedImages, problem, shown_path
 
-if TYPE_CHECKING:
-    pass
-
-
 logger = logging.getLogger(__name__)
 
 FEWEST_PER_PROCESS = 5000
-MOST_NAMED = 100
 _BATCH = 500
 
 
@@ -32,7 +27,7 @@ def checked(splits: Sequence[EncodedImages], args: DataArguments) -> list[Encode
     `datasets` keeps the results in its cache, so that the same images are looked at once.
 
     Raises:
-        PruningError: If some cannot be used; the log names them.
+        PruningError: If some cannot be used; the log names all of them.
     """
     if args.check_images == "none":
         return list(splits)
@@ -41,10 +36,8 @@ def checked(splits: Sequence[EncodedImages], args: DataArguments) -> list[Encode
     if not total:
         return list(splits)
     named = [line for images, found in zip(splits, problems, strict=True) for line in _lines(images, found)]
-    for line in named[:MOST_NAMED]:
+    for line in named:
         logger.warning("%s", line)
-    if total > MOST_NAMED:
-        logger.warning("... and %d more", total - MOST_NAMED)
     if not args.skip_bad_images:
         raise PruningError(
             f"{total:,} of {sum(map(len, splits)):,} images cannot be used, the first is {named[0]}: repair or remove "
@@ -94,7 +87,7 @@ def _fields(chunk: pa.StructArray) -> list[Any]:
 
 def _lines(images: EncodedImages, problems: dict[int, str]) -> list[str]:
     lines = []
-    for position, text in list(problems.items())[: MOST_NAMED + 1]:
+    for position, text in problems.items():
         row = int(images.chosen[position])
         path = shown_path(images.rows[row][images.column])
         lines.append(f"image {row} of split {images.split!r}{path} ({text})")
