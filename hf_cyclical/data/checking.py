@@ -13,7 +13,7 @@ from hf_cyclical.core import PruningError
 from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
-from .decoding import MOST_PIXELS, EncodedImages, problem, shown_path
+from .decoding import MOST_PIXELS, EncodedImages, is_first_here, problem, shown_path
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def checked(splits: Sequence[EncodedImages], args: DataArguments) -> list[Encode
     if not total:
         return list(splits)
     named = [line for images, found in zip(splits, problems, strict=True) for line in _lines(images, found)]
-    for line in named:
+    for line in named if is_first_here() else ():
         logger.warning("%s", line)
     if not args.skip_bad_images:
         raise PruningError(
@@ -98,5 +98,6 @@ def _without(images: EncodedImages, problems: dict[int, str]) -> EncodedImages:
     kept = np.delete(images.chosen, list(problems))
     if not len(kept):
         raise PruningError(f"none of the images of split {images.split!r} can be used: give other data")
-    logger.warning("%d of %d images of split %r are left out", len(problems), len(images), images.split)
+    if is_first_here():
+        logger.warning("%d of %d images of split %r are left out", len(problems), len(images), images.split)
     return EncodedImages(images.rows, images.column, kept, images.split)

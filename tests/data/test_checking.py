@@ -89,6 +89,14 @@ def test_all_of_them_are_listed(tmp_path, said):
     assert said() == [f"image {i} of split 'test' ({i}.png) (not a known image format)" for i in range(120)]
 
 
+def test_of_several_processes_one_lists_them(path, said, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(PruningError, match="4 of 60 images cannot be used"):
+        load(path, check_images="full")
+    assert len(load(path, check_images="full", skip_bad_images=True).train.labels) == 27
+    assert said() == []
+
+
 def test_nothing_is_left(tmp_path):
     split = tampered_with(rows(pixels(3)), dict.fromkeys(range(3), b"no"))
     with pytest.raises(PruningError, match="none of the images of split 'test' can be used"):
