@@ -49,6 +49,24 @@ def test_no_file_is_long():
     assert {path: length for path, length in lengths.items() if length > 300} == {}
 
 
+def test_no_test_asks_how_fast_the_machine_is():
+    """A wait is as long as for what hangs, or so short that it is meant to end; durations are of CPU time."""
+    clocks = {"perf_counter", "monotonic", "time"}
+    found = []
+    for path in (path for path in SOURCES if "tests" in path.parts):
+        for node in ast.walk(ast.parse(path.read_text())):
+            waits = [node.value] if isinstance(node, ast.keyword) and node.arg == "timeout" else []
+            if isinstance(node, ast.FunctionDef):
+                named = node.args.args[-len(node.args.defaults) :] if node.args.defaults else []
+                waits = [d for a, d in zip(named, node.args.defaults, strict=True) if a.arg == "timeout"]
+            limits = [wait.value for wait in waits if isinstance(wait, ast.Constant) and wait.value is not None]
+            limited = any(1 < limit < HUNG for limit in limits)
+            parts = [part for part in ast.walk(node) if isinstance(part, ast.Call)] * isinstance(node, ast.Compare)
+            if limited or clocks & {getattr(part.func, "attr", None) for part in parts}:
+                found.append(f"{path.relative_to(ROOT)}:{(node if hasattr(node, 'lineno') else waits[0]).lineno}")
+    assert found == []
+
+
 class TestImport:
     def test_of_the_package_loads_no_library(self):
         loaded = fresh("import hf_cyclical\nprint(json.dumps(sorted(sys.modules)))")

@@ -29,6 +29,7 @@ from .help import COMPLETE, SHORT, Formatter, add_help
 from .presets import describe_presets
 
 _METRICS = ("loss", "accuracy", "top5_accuracy")
+_USE = f"use {', '.join(_METRICS)}"
 
 
 def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
@@ -186,7 +187,7 @@ def _check_training(training: PruningTrainingArguments) -> None:
             raise PruningError(f"optim_args {training.optim_args!r} must be pairs: write momentum=0.9,nesterov=True")
     best = (training.metric_for_best_model or "loss").removeprefix("eval_")
     if best not in _METRICS:
-        raise PruningError(f"metric_for_best_model {best!r} is not measured: {_near(best, _METRICS)}")
+        raise PruningError(f"metric_for_best_model {best!r} is not measured: {_near(best, _METRICS, _USE)}")
     folder = Path(training.output_dir)
     if folder.exists() and not folder.is_dir():
         raise PruningError(f"output_dir {training.output_dir!r} is a file: name a folder")

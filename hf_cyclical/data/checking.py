@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +13,11 @@ from hf_cyclical.core import PruningError
 from hf_cyclical.formats import optional
 
 from .arguments import DataArguments
-from .decoding import MOST_PIXELS, EncodedImages, problem, shown_path
-
-if TYPE_CHECKING:
-    pass
-
+from .decoding import MOST_PIXELS, EncodedImages, is_first_here, problem, shown_path
 
 logger = logging.getLogger(__name__)
 
 FEWEST_PER_PROCESS = 5000
-MOST_NAMED = 100
 _BATCH = 500
 
 
@@ -32,7 +27,7 @@ def checked(splits: Sequence[EncodedImages], args: DataArguments) -> list[Encode
     `datasets` keeps the results in its cache, so that the same images are looked at once.
 
     Raises:
-        PruningError: If some cannot be used; the log names them.
+        PruningError: If some cannot be used; the log names all of them.
     """
     if args.check_images == "none":
         return list(splits)
@@ -41,10 +36,8 @@ def checked(splits: Sequence[EncodedImages], args: DataArguments) -> list[Encode
     if not total:
         return list(splits)
     named = [line for images, found in zip(splits, problems, strict=True) for line in _lines(images, found)]
-    for line in named[:MOST_NAMED]:
+    for line in named if is_first_here() else ():
         logger.warning("%s", line)
-    if total > MOST_NAMED:
-        logger.warning("... and %d more", total - MOST_NAMED)
     if not args.skip_bad_images:
         raise PruningError(
             f"{total:,} of {sum(map(len, splits)):,} images cannot be used, the first is {named[0]}: repair or remove "
@@ -94,7 +87,7 @@ def _fields(chunk: pa.StructArray) -> list[Any]:
 
 def _lines(images: EncodedImages, problems: dict[int, str]) -> list[str]:
     lines = []
-    for position, text in list(problems.items())[: MOST_NAMED + 1]:
+    for position, text in problems.items():
         row = int(images.chosen[position])
         path = shown_path(images.rows[row][images.column])
         lines.append(f"image {row} of split {images.split!r}{path} ({text})")
@@ -105,5 +98,6 @@ def _without(images: EncodedImages, problems: dict[int, str]) -> EncodedImages:
     kept = np.delete(images.chosen, list(problems))
     if not len(kept):
         raise PruningError(f"none of the images of split {images.split!r} can be used: give other data")
-    logger.warning("%d of %d images of split %r are left out", len(problems), len(images), images.split)
+    if is_first_here():
+        logger.warning("%d of %d images of split %r are left out", len(problems), len(images), images.split)
     return EncodedImages(images.rows, images.column, kept, images.split)

@@ -122,12 +122,17 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def is_first_here() -> bool:
+    """Whether this process is the one of those on this machine that says what all of them would say."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
 def decode_all(images: EncodedImages) -> Tensor | None:
     """All images as one uint8 tensor (n, 3, height, width), or None if they differ in size."""
     width, height = next(images[[0]]).size
     pixels = np.empty((len(images), 3, height, width), dtype=np.uint8)
     # None: only on a terminal.
-    quiet = True if int(os.environ.get("LOCAL_RANK", "0")) else None
+    quiet = None if is_first_here() else True
     with tqdm(total=len(images), desc=f"Decoding {images.split}", unit=" images", disable=quiet, leave=False) as bar:
         for start in range(0, len(images), _AT_ONCE):
             at = range(start, min(start + _AT_ONCE, len(images)))

@@ -11,5 +11,5 @@ __getattr__, __dir__, __all__ = lazy_names(
     layer_figure="draw_layers",
     read="read_finished read_whole whole_report",
     report="CycleReport LayerReport PruningReport REPORT_NAME final_metrics finite load_report versions",
-    tables="align is_rate show table_of",
+    tables="align in_percent is_rate show table_of",
 )

@@ -8,7 +8,6 @@ from hf_cyclical.core import PruningError
 from hf_cyclical.formats import optional, replacing
 
 from .report import PruningReport
-from .tables import is_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,10 +52,10 @@ def _matplotlib(module: str) -> ModuleType:
     return optional(module, "matplotlib")
 
 
-def name_metric(axis: "Axes", metric: str) -> None:
-    """Label the axis of a metric that has been drawn; no accuracy is above 100 %, but a dot there stays whole."""
+def name_metric(axis: "Axes", metric: str, *, percent: bool = True) -> None:
+    """Label the axis of a metric that has been drawn; none in percent is above 100 %, but a dot there stays whole."""
     name = plain(metric, most=24)
-    if is_rate(metric):
+    if percent:
         name = f"{name} (%)"
         axis.set_ylim(top=min(axis.get_ylim()[1], 101))
     axis.set_ylabel(name)

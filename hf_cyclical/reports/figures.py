@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .drawing import NothingToDrawError, name_metric, new_figure, save, title
 from .layer_figure import draw_layers
 from .report import PruningReport
-from .tables import is_rate
+from .tables import in_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,8 @@ def draw_recovery(report: PruningReport) -> "Figure":
         raise NothingToDrawError(f"cycles with {metric}: {len(cycles)}, and comparing them needs two")
     figure = new_figure(6, 4.5)
     axis = figure.subplots()
-    x, y = [100 * c.regrown for c in cycles], [_scale(metric) * c.metrics[metric] for c in cycles]
+    percent = _in_percent(report, metric)
+    x, y = [100 * c.regrown for c in cycles], [(100 if percent else 1) * c.metrics[metric] for c in cycles]
     axis.plot(x, y, color=_COLOURS["metric"])
     # A dot above a ring: neither hides the other where two cycles end in the same place.
     dot, ring = {"markersize": 6, "zorder": 4}, {"markersize": 10, "zorder": 3, "markerfacecolor": "white"}
@@ -108,7 +109,7 @@ def draw_recovery(report: PruningReport) -> "Figure":
     if not any(x):
         axis.set_xlim(-0.1, 1)
     axis.set_xlabel("regrown weights (% of the prunable)")
-    name_metric(axis, metric)
+    name_metric(axis, metric, percent=percent)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     figure.suptitle(title(report), fontsize=11)
@@ -182,7 +183,8 @@ def _last_update(report: PruningReport) -> float:
 
 
 def _evaluations(axis: "Axes", report: PruningReport, metric: str) -> None:
-    scale, colour = _scale(metric), _COLOURS["metric"]
+    percent, colour = _in_percent(report, metric), _COLOURS["metric"]
+    scale = 100 if percent else 1
     points = [(e["update"], scale * e[metric]) for e in report.evaluations if metric in e]
     ends = [(c.update, scale * c.metrics[metric]) for c in report.cycles if metric in c.metrics]
     if len(points) > len(ends) + 1:
@@ -192,7 +194,7 @@ def _evaluations(axis: "Axes", report: PruningReport, metric: str) -> None:
     if metric in report.dense:
         before = "before" if report.start_sparsity else "dense"
         axis.axhline(scale * report.dense[metric], color="0.3", linestyle="--", linewidth=1, label=before)
-    name_metric(axis, metric)
+    name_metric(axis, metric, percent=percent)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8)
 
@@ -220,5 +222,6 @@ def _free_corner(point: tuple[float, float], others: list[tuple[float, float]]) 
     return min(corners, key=lambda c: max((c[0] * a + c[1] * b) / (math.hypot(a, b) or 1) for a, b in away))
 
 
-def _scale(metric: str) -> int:
-    return 100 if is_rate(metric) else 1
+def _in_percent(report: PruningReport, metric: str) -> bool:
+    rows = [report.dense, *(c.metrics for c in report.cycles), *report.evaluations]
+    return in_percent(metric, [row[metric] for row in rows if metric in row])

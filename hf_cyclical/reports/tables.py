@@ -1,6 +1,7 @@
 """Rows of text as tables, for a terminal and in Markdown."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 _RATES = frozenset(
     (
@@ -20,6 +21,10 @@ _RATES = frozenset(
         "sensitivity",
         "specificity",
         "top",
+        "ap",
+        "ar",
+        "pq",
+        "rate",
     )
 )
 
@@ -49,8 +54,13 @@ def show(value: float | None, metric: str = "accuracy") -> str:
     return f"{100 * value:.2f} %" if is_rate(metric) and 0 <= value <= 1 else f"{value:.4g}"
 
 
+def in_percent(metric: str, values: Iterable[float]) -> bool:
+    """Whether all values of a metric are shown in percent: some compute theirs in percent already."""
+    return is_rate(metric) and all(0 <= value <= 1 for value in values if math.isfinite(value))
+
+
 def is_rate(metric: str) -> bool:
-    """Whether a metric is a fraction of what is right, by the words of its name: accuracy, mean_iou, mAP50, top5."""
+    """Whether a metric is a fraction, by the words of its name: accuracy, mean_iou, mAP50, top5, error_rate."""
     words = metric.lower().replace("-", "_").split("_")
     stems = [word.rstrip("0123456789") for word in words]
     return words[-1].endswith("accuracy") or not _RATES.isdisjoint([*words, *stems])

@@ -58,8 +58,12 @@ class CycleCallback(TrainerCallback):
         self._evaluated_at = self._saved_at = None
         self._resumed_at = state.global_step or None
         self._asked_for_start = args.eval_on_start
-        if not state.global_step and self.trainer.eval_dataset is not None:
-            args.eval_on_start = True  # the model as it came is the first row of the table
+        best = (args.metric_for_best_model or "").removeprefix("eval_")
+        unseen = best and not any(best in row for row in self.trainer.run.report.evaluations)
+        if self.trainer.eval_dataset is not None and (not state.global_step or unseen):
+            # The model as it came is the first row of the table. Of a run that is resumed there is one, but the metric
+            # of the best model may have been named since: one that nothing computes is refused now.
+            args.eval_on_start = True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         run = self.trainer.run

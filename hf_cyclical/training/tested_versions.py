@@ -14,10 +14,17 @@ TESTED = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
     "evaluate": "0.4.6",
+    "filelock": "4.2.10",
     "huggingface_hub": "2.4.0",
+    "jinja2": "3.1.6",
+    "llvmlite": "0.50.0",
+    "matplotlib": "3.11.2",
     "numpy": "2.4.6",
+    "packaging": "26.3",
     "pillow": "13.0.0",
+    "pyyaml": "6.0.3",
     "safetensors": "0.8.0",
+    "scikit-learn": "1.9.1",
     "timm": "1.0.31",
     "torch": "2.15.0",
     "torchvision": "0.29.2",
@@ -31,7 +38,7 @@ def newer_than_tested() -> dict[str, str]:
     for name, tested in TESTED.items():
         try:
             installed = Version(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:  # datasets and evaluate are optional
+        except importlib.metadata.PackageNotFoundError:  # what an extra would install
             continue
         if Version(installed.public) > Version(tested):
             newer[name] = str(installed)

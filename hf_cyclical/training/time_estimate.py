@@ -33,11 +33,11 @@ def estimate_time(trainer: CyclicalPruningTrainer) -> str:
         twin.train()
         update = median(end - start for start, end in pairwise(clock.ends))
         evaluation = _seconds_of_evaluation(trainer, twin)
-    updates = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1]
+    _, epoch, *_, updates = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
     words = f"{updates:,} updates of {_words(update)}"
     if evaluation is None:
         return f"Estimated time: {_words(updates * update)} ({words}, as measured now; evaluations not counted)"
-    evaluations = _evaluations(trainer, updates)
+    evaluations = _evaluations(trainer, updates, epoch)
     total = _words(updates * update + evaluations * evaluation)
     return f"Estimated time: {total} ({words}, {evaluations:,} evaluations of {_words(evaluation)}, as measured now)"
 
@@ -91,18 +91,26 @@ def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: DistillingTrai
     return (time.perf_counter() - start) / len(twin.eval_dataset) * len(trainer.eval_dataset)
 
 
-def _evaluations(trainer: CyclicalPruningTrainer, updates: int) -> int:
-    """Before any update, after a dense start, at the end of every cycle, and as often as the Trainer is told to."""
+def _evaluations(trainer: CyclicalPruningTrainer, updates: int, epoch: int) -> int:
+    """Before any update, after a dense start, at the end of every cycle, and as often as the Trainer is told to.
+
+    Several of these after one update are one evaluation.
+
+    Args:
+        trainer: The trainer.
+        updates: How many the run has.
+        epoch: How many an epoch has.
+    """
     args = trainer.args
     cycles = trainer.plan().cycles if trainer.pruning.prunes else []
-    own = 1 + len(cycles) + any(cycle.start and not i for i, cycle in enumerate(cycles))
-    asked = 0
+    after = {0, *(cycle.start for cycle in cycles[:1]), *(cycle.stop for cycle in cycles)}
     if args.eval_strategy == IntervalStrategy.EPOCH:
-        asked = ceil(args.num_train_epochs)
+        after |= {t for t in (*range(epoch, updates, epoch), updates) if t >= args.eval_delay * epoch}
     elif args.eval_strategy == IntervalStrategy.STEPS:
         every = args.eval_steps or args.logging_steps
-        asked = int(updates // (every if every >= 1 else ceil(every * updates)))
-    return own + asked
+        every = int(every) if every >= 1 else ceil(every * updates)
+        after |= {t for t in (*range(every, updates, every), updates) if t >= args.eval_delay}
+    return len(after)
 
 
 def _words(seconds: float) -> str:

@@ -124,6 +124,7 @@ def test_every_method_runs_from_a_file_and_its_arguments_can_be_overridden(tmp_p
         (["--learning_rate", "nan"], "learning_rate nan must be above 0"),
         (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps 0"),
         (["--metric_for_best_model", "acuracy"], "'acuracy' is not measured: did you mean accuracy?"),
+        (["--metric_for_best_model", "f1"], "'f1' is not measured: use loss, accuracy, top5_accuracy"),
         (["--method", "freeze"], "freeze' keeps the zeros of a model, and this one has none"),
         (["--optim_args", "momentum"], "optim_args 'momentum' must be pairs"),
         (["--report_to", "nobody"], "nobody"),

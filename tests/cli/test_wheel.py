@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.patience import HUNG
 from support.started import ROOT, SHORT
 
 from hf_cyclical import __version__, load_report
@@ -17,7 +18,8 @@ from hf_cyclical import __version__, load_report
 def call(*command, **options):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=400, **options)
+    options |= {"env": environment, "capture_output": True, "text": True, "timeout": HUNG}
+    done = subprocess.run([*map(str, command)], **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

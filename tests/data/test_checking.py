@@ -82,12 +82,19 @@ def test_several_processes_find_the_same(path, said, monkeypatch):
     assert len(said()) == 4
 
 
-def test_the_list_has_an_end(tmp_path, said):
+def test_all_of_them_are_listed(tmp_path, said):
     split = tampered_with(rows(pixels(130, 70, 70)), dict.fromkeys(range(120), b"no"))
     with pytest.raises(PruningError, match="120 of 260 images cannot be used"):
         load(folder_of(tmp_path / "d", train=rows(pixels(130, 70, 70)), test=split))
-    assert len(said()) == 101
-    assert said()[-1] == "... and 20 more"
+    assert said() == [f"image {i} of split 'test' ({i}.png) (not a known image format)" for i in range(120)]
+
+
+def test_of_several_processes_one_lists_them(path, said, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(PruningError, match="4 of 60 images cannot be used"):
+        load(path, check_images="full")
+    assert len(load(path, check_images="full", skip_bad_images=True).train.labels) == 27
+    assert said() == []
 
 
 def test_nothing_is_left(tmp_path):

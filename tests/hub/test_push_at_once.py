@@ -7,7 +7,7 @@ from support.pushing import copy_run
 from support.stamped import edit_json
 
 
-def push_all(calls, repo, timeout=120.0):
+def push_all(calls, repo, timeout=1800.0):
     """What each push says, all of them at the same time; runs in the client."""
     from threading import Thread
 

@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.forged import bomb
+from support.patience import HUNG
 from support.tiny_models import prune, save_family, save_timm
 from transformers import AutoModel, AutoModelForImageClassification
 
@@ -71,7 +72,7 @@ def test_any_part_of_transformers_can_be_imported_first(name):
         f"import hf_cyclical; from transformers import {name}, quantizers; import transformers.quantizers.auto as a; "
     )
     code += "assert 'hf_cyclical' in a.AUTO_QUANTIZER_MAPPING"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HUNG)
 
 
 @pytest.mark.usefixtures("little_memory")

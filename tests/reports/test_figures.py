@@ -135,6 +135,15 @@ def test_no_axis_goes_on_above_a_perfect_accuracy(draw, accuracy):
     assert 100 * accuracy < top <= 101
 
 
+@pytest.mark.parametrize("draw", [draw_run, draw_recovery])
+def test_a_metric_that_is_in_percent_already_is_drawn_as_it_is(draw):
+    cycles = [replace(c, metrics={"mAP": 40.0 + c.cycle}) for c in made().cycles]
+    report = made(cycles=4, evaluations=[{"update": c.update, **c.metrics} for c in cycles])
+    axis = panels(draw(replace(report, cycles=tuple(cycles), dense={"mAP": 0.5})))["mAP"]
+    heights = [y for line in axis.lines if line.get_marker() == "o" for _, y in points(line)]
+    assert heights == [41, 42, 43, 44]
+
+
 def test_recovery_names_each_cycle_once():
     report = made()
     assert [(t.get_text(), t.xy) for t in draw_recovery(report).axes[0].texts] == [

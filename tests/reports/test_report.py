@@ -71,6 +71,9 @@ def test_table_sets_every_cycle_beside_the_dense_model(report):
         ("top5", 1, "100.00 %"),
         ("mean_iou", 0.0, "0.00 %"),
         ("acc1", 0.25, "25.00 %"),
+        ("AP50", 0.5, "50.00 %"),
+        ("AR_100", 0.5, "50.00 %"),
+        ("error_rate", 0.125, "12.50 %"),
         ("accuracy", 87.5, "87.5"),  # already in percent
         ("loss", 0.5, "0.5"),
         ("perplexity", 0.5, "0.5"),

@@ -129,3 +129,17 @@ def test_a_metric_that_nothing_computes_is_refused_before_the_first_update(make_
     names = "a_loss, a_accuracy" if several else "loss, accuracy"
     assert message.startswith(f"metric_for_best_model 'f1' is not computed by the evaluation: use one of {names}")
     assert trainer.state.global_step == 0
+
+
+def test_a_metric_that_nothing_computes_is_refused_before_a_run_is_resumed(make_trainer, tmp_path):
+    run = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}
+    whole = make_trainer(CYCLICAL, **run)
+    whole.train()
+    checkpoint = str(tmp_path / "run" / "checkpoint-4")
+    trainer = make_trainer(CYCLICAL, metric_for_best_model="f1", **run)
+    assert refusal(trainer.train, checkpoint).startswith("metric_for_best_model 'f1' is not computed by the evaluation")
+    assert trainer.state.global_step == 4
+    trainer = make_trainer(CYCLICAL, metric_for_best_model="accuracy", **run)
+    trainer.train(checkpoint)
+    assert trainer.report == whole.report
+    assert [e["step"] for e in trainer.state.log_history if "eval_loss" in e] == [0, 6, 12]

@@ -87,4 +87,4 @@ def test_attributes_that_are_read_or_set(make_trainer):
     assert "training_bar" in vars(ProgressCallback())
     assert "push_in_progress" in inspect.getsource(Trainer.init_hf_repo)
     values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
-    assert values[-1] == 2  # the number of updates
+    assert (values[1], values[-1]) == (12, 2)  # the number of updates of an epoch, and of the run

@@ -17,7 +17,7 @@ from hf_cyclical.training import TESTED, newer_than_tested
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DECLARED = [Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["run"], *EXTRAS["test"])]
+DECLARED = [Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines]
 DECLARED = [requirement for requirement in DECLARED if requirement.name != PROJECT["name"]]
 
 
@@ -45,6 +45,11 @@ class TestDeclarations:
 
     def test_tested_versions_are_those_of_the_constraints(self):
         assert {canonicalize_name(name): version for name, version in TESTED.items()}.items() <= constrained().items()
+
+    def test_none_is_left_out(self):
+        """Of all that the package itself imports, the compiler of the sparse engine included."""
+        imported = (*PROJECT["dependencies"], *EXTRAS["run"], *EXTRAS["fast"])
+        assert set(TESTED) == {Requirement(line).name for line in imported}
 
     @pytest.mark.parametrize("requirement", DECLARED, ids=lambda requirement: requirement.name)
     def test_bounds_end_the_series_that_was_tested(self, requirement):

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 from support.tiny import CYCLICAL, TinyImages, TinyNet
 
@@ -36,6 +37,26 @@ def test_it_counts_updates_and_evaluations(make_trainer, monkeypatch, capsys):
     assert re.match(
         r"Estimated time: 6.4 minutes \(24 updates of 16 s, as measured now; evaluations", estimate_time(trainer)
     )
+
+
+@pytest.mark.parametrize("dense_updates", [0, 5])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_steps": 30},
+        {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 4},
+        {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 0.3},
+        {"max_steps": 30, "eval_strategy": "steps", "logging_steps": 15, "eval_delay": 16},
+        {"max_steps": 30, "eval_strategy": "epoch", "num_train_epochs": 100},
+        {"num_train_epochs": 2.5, "eval_strategy": "epoch"},
+        {"num_train_epochs": 3, "eval_strategy": "epoch", "eval_delay": 2, "eval_on_start": True},
+    ],
+)
+def test_it_counts_the_evaluations_that_a_run_makes(make_trainer, arguments, dense_updates):
+    trainer = make_trainer(CYCLICAL | {"dense_updates": dense_updates}, **arguments)
+    (count,) = re.findall(r"(\d+) evaluations of", estimate_time(trainer))
+    trainer.train()
+    assert int(count) == sum("eval_loss" in entry for entry in trainer.state.log_history)
 
 
 def test_slow_updates_are_not_measured_for_long(make_trainer, monkeypatch):
