@@ -11,7 +11,7 @@ from typing import Any
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
-from .frozen import frozen
+from .frozen import frozen, tupled
 from .tables import align, is_rate, show
 
 SCHEMA = 1
@@ -42,7 +42,7 @@ class LayerReport:
     at_floor: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _tupled(self.shape))
+        object.__setattr__(self, "shape", tupled(self.shape))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ class CycleReport:
         floor_rows: Rows that have just what the floor of the rows keeps.
         largest: The largest magnitude of all pruned weights.
         classes: Outputs of the classifier that have a weight; None if it is not pruned.
-        layers: The pruned layers as they were then; empty in reports of old versions, in which the four before are None.
+        layers: The pruned layers as they were then.
+
+    The last five are None, or empty, in reports of old versions.
     """
 
     cycle: int
@@ -85,7 +87,7 @@ class CycleReport:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", frozen(self.metrics))
-        object.__setattr__(self, "layers", _tupled(self.layers))
+        object.__setattr__(self, "layers", tupled(self.layers))
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class PruningReport:
 
     def __post_init__(self) -> None:
         for name in ("schedule", "masks", "evaluations", "cycles", "layers"):
-            object.__setattr__(self, name, _tupled(getattr(self, name)))
+            object.__setattr__(self, name, tupled(getattr(self, name)))
         for name in ("config", "dense", "about"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
         if isinstance(self.evaluations, tuple):
@@ -257,11 +259,6 @@ def _listed(value: Any) -> Any:
 
 def _layers(rows: Any) -> tuple[LayerReport, ...]:
     return tuple(LayerReport(**row) for row in rows)
-
-
-def _tupled(value: Any) -> Any:
-    """Lists as tuples; what is no list stays as it is, for a check of its kind to find."""
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def final_metrics(report: PruningReport) -> dict[str, float]:
