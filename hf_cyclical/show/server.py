@@ -6,21 +6,17 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any
-
-# Before Gradio is imported, which would tell its makers that it was.
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-
-import gradio as gr
-import uvicorn
-from fastapi import FastAPI
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, PROCESSORS, WEIGHTS
+from hf_cyclical.models import find_files
 
 from .job import Job
-from .page import Page, style
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # The page may talk to its own server only, whatever is in a card; Gradio's own scripts need the two exceptions.
 _POLICY = (
@@ -52,8 +48,12 @@ def serve(
         tell: Is called with the address once the page is there.
 
     Raises:
-        PruningError: If the port is taken, or the address is not one of this machine.
+        PruningError: If there is no such dense model, if the port is taken, or if the address is not of this machine.
     """
+    import uvicorn  # of an extra, as all that Gradio needs
+
+    if dense is not None:
+        find_files(dense, None, {**dict.fromkeys((CONFIG, *PROCESSORS), MAX_CONFIG_BYTES), WEIGHTS: MAX_BYTES})
     listener = _bound(host, port)
     port = listener.getsockname()[1]
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
@@ -70,8 +70,15 @@ def serve(
     Server(config).run([listener])
 
 
-def make_app(job: Job, dense: str | None, host: str, port: int) -> FastAPI:
+def make_app(job: Job, dense: str | None, host: str, port: int) -> "FastAPI":
     """The page as an application."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported, which it would tell its makers
+    import gradio as gr
+    from fastapi import FastAPI
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from .page import Page, style
+
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(OwnPagesOnly)
     if _is_loopback(host):
@@ -99,11 +106,11 @@ def make_app(job: Job, dense: str | None, host: str, port: int) -> FastAPI:
 class OwnPagesOnly:
     """Tells browsers that the page loads from its own server only."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: "ASGIApp") -> None:
         self.app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_policy(message: Message) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        async def send_with_policy(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 more = [(b"content-security-policy", _POLICY.encode()), (b"referrer-policy", b"no-referrer")]
                 message["headers"] = [*message["headers"], *more]

@@ -46,11 +46,12 @@ def _figures(now: Snapshot, report: PruningReport) -> list[tuple[str, str, str]]
     """A name, a value and a remark for each."""
     figures, metric = [], report.metric
     last = report.cycles[-1] if report.cycles else None
+    when = f", cycle {last.cycle}" if last and not report.layers else ""
     if metric:
         found = final_metrics(report) or (last.metrics if last else {})
         before = "before" if report.start_sparsity else "dense"
         dense = f"{before} {shown(report.dense[metric], metric)}" if metric in report.dense else ""
-        figures.append((metric, shown(found.get(metric), metric), dense))
+        figures.append((f"{metric}{when}", shown(found.get(metric), metric), dense))
     target = report.config.get("target_sparsity")
     goal = f"target {shown(target)}" if isinstance(target, float) else ""
     sparsity = report.sparsity if report.layers else _last_sparsity(report)
@@ -58,12 +59,12 @@ def _figures(now: Snapshot, report: PruningReport) -> list[tuple[str, str, str]]
     layers = report.layers or (last.layers if last else ())
     if layers:
         kept, weights = sum(layer.kept for layer in layers), sum(layer.weights for layer in layers)
-        figures.append(("weights kept", f"{kept:,}", f"of {weights:,} that can be pruned"))
+        figures.append((f"weights kept{when}", f"{kept:,}", f"of {weights:,} prunable ones"))
     planned = report.config.get("cycles")
     of = f"of {planned:,}" if isinstance(planned, int) else ""
     figures.append(("cycles ended", f"{len(report.cycles):,}", of))
     if last and last.empty_rows is not None:
-        figures.append(("empty rows", f"{last.empty_rows:,}", f"{last.floor_rows or 0:,} more at the floor"))
+        figures.append((f"empty rows{when}", f"{last.empty_rows:,}", f"{last.floor_rows or 0:,} more at the floor"))
     return figures
 
 
@@ -91,9 +92,10 @@ def cycle_table(report: PruningReport | None) -> str:
 
 
 def time_table(found: Predictions) -> str:
-    """A row for each model and engine, the slowest one of them the measure of all."""
-    reference = found.milliseconds.get((DENSE, "torch"), found.milliseconds[PRUNED, "torch"])
-    rows = [["model", "engine", "milliseconds", "times as fast"]]
+    """A row for each model and engine."""
+    first = DENSE if (DENSE, "torch") in found.milliseconds else PRUNED
+    reference = found.milliseconds[first, "torch"]
+    rows = [["model", "engine", "milliseconds", f"times as fast as {first} in torch"]]
     for (model, engine), milliseconds in found.milliseconds.items():
         rows.append([model, engine, f"{milliseconds:.3g}", f"{reference / milliseconds:.2f}"])
     return table(rows, "times") + "".join(map(note, found.notes))
