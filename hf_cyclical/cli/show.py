@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help=text)
     parser.add_argument("--no_browser", action="store_true", help="open no browser")
     args = parser.parse_args(argv)
+    if not 0 <= args.port <= 65535:
+        parser.error(f"--port {args.port} must be from 0 to 65535")
     folder = Path(args.folder).expanduser()
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "is not there"

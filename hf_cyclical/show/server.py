@@ -127,8 +127,6 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.bind(place)
     except OSError as error:
         raise PruningError(f"port {port} of {host} cannot be used, choose another --port: {error.strerror}") from error
-    except OverflowError as error:
-        raise PruningError(f"port {port} must be from 0 to 65535: choose another --port") from error
     return listener
 
 

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+pytest.importorskip("markdown_it", reason='needs the extra: pip install "hf_cyclical[show]"')
 from hf_cyclical.show.card import card_html
 
 ALLOWED = {
