@@ -36,6 +36,7 @@ _EXTRAS = {
     **dict.fromkeys(("datasets", "evaluate", "matplotlib"), "run"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "llvmlite": "fast",
+    "gradio": "show",
 }
 _RUN = ("datasets", "evaluate", "matplotlib")
 
@@ -51,6 +52,7 @@ COMMANDS = {
     "predict": Command("predict:main", "classify images with a pruned model", ("llvmlite",)),
     "export": Command("export:main", "export a pruned model to ONNX", ("onnx", "onnxruntime", "onnxscript")),
     "figures": Command("figures:main", "draw the figures of a run from its report", ("matplotlib",)),
+    "show": Command("show:main", "look at a job in the browser, finished or running", ("gradio",)),
     "linear": Command("linear:main", "section 4 of the paper: one-shot against PGD in linear regression"),
 }
 

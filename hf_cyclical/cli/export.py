@@ -32,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         fail(f"there is no folder {str(output.parent)!r} for --output: make it first")
     try:
         from hf_cyclical.engine import export_onnx
-        from hf_cyclical.models import load
-
-        from .images import image_side
+        from hf_cyclical.models import image_side, load
 
         model = load(args.source, args.revision)
         side = args.size or image_side(args.source, args.revision, model)

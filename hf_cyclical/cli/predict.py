@@ -40,8 +40,7 @@ def _predict(source: str, revision: str | None, paths: Sequence[Path], top: int)
     import torch
 
     from hf_cyclical.hub import compile
-
-    from .images import class_names, image_processor, pixels_of
+    from hf_cyclical.models import class_names, image_processor, pixels_of
 
     images = [_read(path) for path in paths]
     fast = compile(source, revision=revision)

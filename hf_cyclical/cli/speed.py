@@ -40,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"there is no folder {str(args.json.parent)!r} for --json: make it first")
     try:
         from hf_cyclical.engine import measure_speed
-        from hf_cyclical.models import load
-
-        from .images import image_side
+        from hf_cyclical.models import image_side, load
 
         model = load(args.source, args.revision)
         side = args.size or image_side(args.source, args.revision, model)

@@ -48,6 +48,7 @@ from .recipes import (
 from .recovery import CycleRecovery, RecoveryTracker, mask_distance
 from .regrowth import Regrowth
 from .rigl import rigl
+from .rows import row_counts
 from .scores import random_scores
 from .shards import Shards, local, part, restored, whole
 from .shares import Layers, Share, erk, lamp, ranked, uniform
@@ -123,6 +124,7 @@ __all__ = [
     "refuse_without_momentum",
     "refuse_without_restart",
     "restored",
+    "row_counts",
     "schedules",
     "settings",
     "several_processes",

@@ -12,5 +12,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     image_settings="ImageSettings load_image_processor processor_settings",
     load_untrusted="load load_packed_model unpack_folder",
     portable="make_portable",
+    saved_images="class_names image_processor image_side pixels_of",
     untrusted_config="is_of_timm",
 )

@@ -111,7 +111,7 @@ def read_config(name: str, folder: Path) -> PreTrainedConfig:
     raw = read_json(name, folder / CONFIG)
     of_timm = _is_timm(raw)
     if of_timm:
-        raw = _nested(raw)
+        raw = nested(raw)
     elif raw.get("model_type") not in transformers.CONFIG_MAPPING:
         if "auto_map" in raw:
             raise PruningError(
@@ -146,7 +146,7 @@ def _is_timm(raw: dict[str, Any]) -> bool:
     )
 
 
-def _nested(raw: dict[str, Any]) -> dict[str, Any]:
+def nested(raw: dict[str, Any]) -> dict[str, Any]:
     """A config of timm as it writes it today: before 0.9 the keys of `pretrained_cfg` stood beside the others."""
     if "model_type" in raw or "pretrained_cfg" in raw:
         return raw

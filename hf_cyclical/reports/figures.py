@@ -24,6 +24,7 @@ __all__ = [
     "draw_recovery",
     "draw_regrown",
     "draw_run",
+    "last_update",
     "plot_layers",
     "plot_recovery",
     "plot_regrown",
@@ -162,7 +163,7 @@ def _regrown(axis: "Axes", report: PruningReport) -> None:
 
 
 def _learning_rate(axis: "Axes", report: PruningReport) -> None:
-    last = _last_update(report)
+    last = last_update(report)
     made = [point for point in report.schedule if point[0] < last]
     _steps(axis, made or report.schedule[:1], report, "learning rate")
     axis.set_ylabel("learning rate")
@@ -170,11 +171,11 @@ def _learning_rate(axis: "Axes", report: PruningReport) -> None:
 
 def _steps(axis: "Axes", points: list[list[float]], report: PruningReport, what: str) -> None:
     """A value that holds until the next one, the last one until the run's end."""
-    x, y = zip(*points, [_last_update(report), points[-1][1]], strict=True)
+    x, y = zip(*points, [last_update(report), points[-1][1]], strict=True)
     axis.step(x, y, where="post", color=_COLOURS[what])
 
 
-def _last_update(report: PruningReport) -> float:
+def last_update(report: PruningReport) -> float:
     """Where the run ended: before the plan's end if it was stopped, as far as the report knows."""
     cycles, masks = [c.update for c in report.cycles], [point[0] + 1 for point in report.masks]
     known = max([*cycles[-1:], *masks[-1:], *(row["update"] for row in report.evaluations)], default=0)

@@ -20,3 +20,8 @@ def frozen(value: Any) -> Any:
     if isinstance(value, FrozenDict) or not isinstance(value, dict):
         return value
     return FrozenDict({key: frozen(each) for key, each in value.items()})
+
+
+def tupled(value: Any) -> Any:
+    """Lists as tuples; what is no list stays as it is, for a check of its kind to find."""
+    return tuple(map(tupled, value)) if isinstance(value, list) else value

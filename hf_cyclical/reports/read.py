@@ -73,6 +73,8 @@ def _wrong_part(report: PruningReport) -> str | None:
         return "schedule"
     if not all(_possible(layer) for layer in report.layers):
         return "layers"
+    if not all(_possible(layer) for cycle in report.cycles for layer in cycle.layers):
+        return "cycles"
     about = (key for key, kind in _ABOUT.items() if not _fits(report.about.get(key), kind))
     return next((f"about {key}" for key in about), None)
 

@@ -11,7 +11,7 @@ from typing import Any
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
-from .frozen import frozen
+from .frozen import frozen, tupled
 from .tables import align, is_rate, show
 
 SCHEMA = 1
@@ -21,7 +21,7 @@ _MOST_POINTS = 2000  # of a curve: enough for any plot, whatever the length of t
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One pruned layer at the end of the run.
+    """One pruned layer at the end of a cycle or of the run.
 
     Attributes:
         name: Of its weight.
@@ -42,7 +42,7 @@ class LayerReport:
     at_floor: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _tupled(self.shape))
+        object.__setattr__(self, "shape", tupled(self.shape))
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ class CycleReport:
         floor_rows: Rows that have just what the floor of the rows keeps.
         largest: The largest magnitude of all pruned weights.
         classes: Outputs of the classifier that have a weight; None if it is not pruned.
+        layers: The pruned layers as they were then.
 
-    The last four are None in reports of old versions.
+    The last five are None, or empty, in reports of old versions.
     """
 
     cycle: int
@@ -82,9 +83,11 @@ class CycleReport:
     floor_rows: int | None = None
     largest: float | None = None
     classes: int | None = None
+    layers: tuple[LayerReport, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", frozen(self.metrics))
+        object.__setattr__(self, "layers", tupled(self.layers))
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class PruningReport:
 
     def __post_init__(self) -> None:
         for name in ("schedule", "masks", "evaluations", "cycles", "layers"):
-            object.__setattr__(self, name, _tupled(getattr(self, name)))
+            object.__setattr__(self, name, tupled(getattr(self, name)))
         for name in ("config", "dense", "about"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
         if isinstance(self.evaluations, tuple):
@@ -217,9 +220,8 @@ class PruningReport:
             raise PruningError(
                 f"{source} has schema {data.get('schema')!r}, this version of hf_cyclical reads {SCHEMA}: upgrade it"
             )
-        cycles = tuple(CycleReport(**cycle) for cycle in data["cycles"])
-        layers = tuple(LayerReport(**layer) for layer in data["layers"])
-        return cls(**{**data, "cycles": cycles, "layers": layers})
+        cycles = tuple(CycleReport(**{**cycle, "layers": _layers(cycle.get("layers", ()))}) for cycle in data["cycles"])
+        return cls(**{**data, "cycles": cycles, "layers": _layers(data["layers"])})
 
     def table(self) -> str:
         """The cycles as text, one row each, the dense model first, and before it the one that a dense start had."""
@@ -255,9 +257,8 @@ def _listed(value: Any) -> Any:
     return [_listed(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _tupled(value: Any) -> Any:
-    """Lists as tuples; what is no list stays as it is, for a check of its kind to find."""
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+def _layers(rows: Any) -> tuple[LayerReport, ...]:
+    return tuple(LayerReport(**row) for row in rows)
 
 
 def final_metrics(report: PruningReport) -> dict[str, float]:
@@ -288,8 +289,7 @@ def versions() -> dict[str, str]:
 
 def load_report(path: str | Path) -> PruningReport:
     """Read a report: the file, or the folder of a run that holds it."""
-    path = Path(path)
-    path = path / REPORT_NAME if path.is_dir() else path
+    path = Path(path, REPORT_NAME) if Path(path).is_dir() else Path(path)
     try:
         data = json.loads(path.read_text())
     except json.JSONDecodeError as error:

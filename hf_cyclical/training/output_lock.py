@@ -76,6 +76,15 @@ class OutputLock:
             return None, "an unknown host"
 
 
+def is_running(folder: str | Path) -> bool:
+    """Whether a run writes to a folder now, as far as what it has noted there tells; takes no lock.
+
+    That of another machine is believed: it cannot be seen from here whether it was killed.
+    """
+    pid, host = OutputLock(folder)._holder()
+    return pid is not None and (host != socket.gethostname() or _alive(pid))
+
+
 def _alive(pid: int | None) -> bool:
     try:
         os.kill(pid or 0, 0)

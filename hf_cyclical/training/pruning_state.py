@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_cyclical.core import TVPGD, PruningError, RecoveryTracker
-from hf_cyclical.reports import PruningReport
+from hf_cyclical.formats import leads_elsewhere
+from hf_cyclical.reports import PruningReport, whole_report
 
 from .checkpoints import has_manifest, refuse_damaged
 from .ema import WeightAverage
@@ -24,6 +25,7 @@ from .run_settings import refuse_other_settings
 STATE_NAME = "pruning_state.json"
 TENSORS_NAME = "pruning_state.safetensors"
 FORMAT = 2
+MAX_STATE_BYTES = 64 << 20  # far above what the longest report of the largest model takes
 _FLAG_BITS = 4
 
 
@@ -130,6 +132,25 @@ def load_state(
     pruner.t, pruner.s_now = state["t"], state["s_now"]
     tracker.load_state_dict({**state, "flags": {}})
     return PruningReport.from_dict(state["report"])
+
+
+def read_progress(folder: str | Path) -> tuple[int, PruningReport] | None:
+    """How many updates a checkpoint has behind it, and the report so far; None if it holds only a model.
+
+    Raises:
+        PruningError: If its state is damaged.
+    """
+    folder, name = Path(folder), f"{STATE_NAME} in {str(folder)!r}"
+    if not has_state(folder):
+        return None
+    if (size := (folder / STATE_NAME).stat().st_size) > MAX_STATE_BYTES or leads_elsewhere(folder / STATE_NAME):
+        raise PruningError(f"{name} has {size:,} bytes or is a link, and is not read: name the folder of a run")
+    try:
+        state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
+        updates, report = int(state["t"]), state["report"]
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise PruningError(f"{name} is damaged: resume from an earlier checkpoint, or restart") from error
+    return updates, whole_report(report, name)
 
 
 def has_state(folder: str | Path) -> bool:

@@ -122,6 +122,7 @@ class PruningRun:
                 mask_distance=recovery.mask_distance,
                 learning_rate=self.learning_rate(update - 1),
                 at_target=self.pruner.at_target,
+                layers=layer_reports(self.pruner, self.tracker, self.row_floor),
                 **row_report(self.model, self.pruner, self.row_floor),
             )
         )

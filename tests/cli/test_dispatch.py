@@ -16,7 +16,7 @@ from hf_cyclical.cli.dispatch import COMMANDS
 
 NAMES = [
     *("prune", "compare", "push", "verify", "pack", "unpack", "figures", "linear", "presets"),
-    *("speed", "predict", "export"),
+    *("speed", "predict", "export", "show"),
 ]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -99,6 +99,7 @@ class TestMissingExtras:
             ("speed", "llvmlite", "fast"),
             ("predict", "llvmlite", "fast"),
             ("export", "onnxruntime", "onnx"),
+            ("show", "gradio", "show"),
         ],
     )
     def test_are_named_in_one_line_and_help_is_there_without_them(self, name, module, extra, monkeypatch):

@@ -44,6 +44,14 @@ def test_json_round_trip(report, tmp_path):
     assert load_report(path) == load_report(tmp_path) == report
 
 
+def test_json_round_trip_with_the_layers_of_each_cycle(report, tmp_path):
+    layers = [LayerReport("conv.weight", (10, 20), 200, 20, 2, empty=1, at_floor=3)]
+    made = replace(report, cycles=[replace(cycle, layers=layers) for cycle in report.cycles])
+    found = load_report(made.save(tmp_path))
+    assert found == made
+    assert found.cycles[1].layers[0].at_floor == 3
+
+
 def test_both_denominators(report):
     assert report.pruned == 180
     assert report.sparsity == 0.9

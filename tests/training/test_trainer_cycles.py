@@ -42,6 +42,21 @@ class TestCycleEnds:
         assert sum(layer.kept for layer in report.layers) == report.parameters - 31 - zeros(trainer.model)  # 31 biases
         assert report.sparsity == pytest.approx(zeros(trainer.model) / sum(layer.weights for layer in report.layers))
 
+    def test_the_report_has_the_layers_of_each_cycle(self, make_trainer, tmp_path):
+        """Counted here from the weights in the checkpoint of each cycle."""
+        pruning = CYCLICAL | {"cycles": 3, "share": "global", "row_floor": 1}
+        trainer = make_trainer(pruning, num_train_epochs=6, save_strategy="steps", save_steps=1000)
+        trainer.train()
+        for cycle in trainer.report.cycles:
+            weights = load_file(tmp_path / "run" / f"checkpoint-{cycle.update}" / "model.safetensors")
+            kept = {name: (weights[name] != 0).flatten(1).sum(1) for name in ("conv.weight", "hidden.weight")}
+            layers = {layer.name: layer for layer in cycle.layers}
+            assert [*layers] == ["conv.weight", "hidden.weight", "head.weight"]
+            for name, rows in kept.items():
+                assert layers[name].kept == rows.sum()
+                assert (layers[name].empty, layers[name].at_floor) == ((rows == 0).sum(), (rows == 1).sum())
+        assert trainer.report.cycles[-1].layers == trainer.report.layers
+
     @pytest.mark.parametrize("resume", [False, True])
     def test_regrown_weights_are_counted_from_the_first_update_on(self, make_trainer, tmp_path, resume):
         """Not from the start of the cycle, whose column of the table they are: counted here from all masks."""

@@ -1,15 +1,19 @@
-"""What a saved model expects of images, for the commands that use one."""
+"""What a saved model expects of images, for whoever uses one."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from transformers import TimmWrapperImageProcessor
 
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import CONFIG, MAX_BYTES, MAX_CONFIG_BYTES, PROCESSORS, WEIGHTS, read_json
-from hf_cyclical.models import find_files
+
+from .download import find_files
+from .finding import nested
+from .image_settings import load_image_processor, processor_settings
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,13 +35,9 @@ def class_names(source: str | Path, revision: str | None, count: int) -> list[st
 
 def image_processor(source: str | Path, revision: str | None, model: nn.Module) -> "BaseImageProcessor":
     """The image processor of a model that was loaded from a source."""
-    from hf_cyclical.models import load_image_processor
-
-    if timm_config := _timm_config(model):
-        from transformers.models.timm_wrapper.image_processing_timm_wrapper import TimmWrapperImageProcessor
-
-        _checked(source, *timm_config["input_size"][1:])
-        return TimmWrapperImageProcessor(dict(timm_config))
+    if timm_config := _timm_config(source, revision, model):
+        with _usable(source):
+            return TimmWrapperImageProcessor(timm_config)
     processor = load_image_processor(str(source), _files(source, revision)[CONFIG].parent, model.config, None)
     fields = processor.to_dict()
     _checked(source, *(side for name in ("size", "crop_size") for side in (fields.get(name) or {}).values()))
@@ -52,13 +52,11 @@ def pixels_of(source: str | Path, processor: "BaseImageProcessor", image: "Image
 
 def image_side(source: str | Path, revision: str | None, model: nn.Module) -> int:
     """The side of the images that a model is meant for, in pixels."""
-    if timm_config := _timm_config(model):
-        return _checked(source, *timm_config["input_size"][1:])
+    if timm_config := _timm_config(source, revision, model):
+        return timm_config["input_size"][-1]
     if isinstance(size := getattr(model.config, "image_size", None), int):
         return size
     if _files(source, revision).keys() & set(PROCESSORS):
-        from hf_cyclical.models import processor_settings
-
         processor = image_processor(source, revision, model)
         with _usable(source):
             return processor_settings(str(source), processor, model.config).size
@@ -82,8 +80,19 @@ def _usable(source: str | Path) -> Iterator[None]:
         raise PruningError(f"the image processor of {source} cannot be used, save it again: {error}") from error
 
 
-def _timm_config(model: nn.Module) -> dict | None:
-    return getattr(getattr(model, "config", None), "pretrained_cfg", None) or getattr(model, "pretrained_cfg", None)
+def _timm_config(source: str | Path, revision: str | None, model: nn.Module) -> dict[str, Any] | None:
+    """What a timm model is told of its images: what its own config says, then what its architecture has."""
+    usual = getattr(getattr(model, "config", None), "pretrained_cfg", None) or getattr(model, "pretrained_cfg", None)
+    if not usual:
+        return None
+    said = nested(read_json(str(source), _files(source, revision)[CONFIG])).get("pretrained_cfg")
+    config = dict(usual) | (said if isinstance(said, dict) else {})
+    size, part = config.get("input_size"), config.get("crop_pct") or 1
+    if not isinstance(size, list | tuple) or len(size) != 3 or not isinstance(part, int | float) or part <= 0:
+        raise PruningError(f"{source} says of its images {size!r:.80}, of which {part!r:.80} is used: save it again")
+    _checked(source, *size[1:])
+    _checked(source, *(int(min(side / part, MAX_SIDE + 1)) for side in size[1:]))  # before it is cropped
+    return config
 
 
 def _files(source: str | Path, revision: str | None) -> dict[str, Path]:
