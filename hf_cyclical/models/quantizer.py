@@ -134,6 +134,7 @@ def _refuse_misfits(model: "PreTrainedModel", file: str, max_bytes: int) -> None
             f"the packed weights in {file!r} do not fit the config: {len(fit.missing) + len(strangers)} tensors are "
             f"missing or of another dtype, the first is {first!r:.80}: load the model as it was packed"
         )
+    fit.refuse_surplus(file)
 
 
 def _refuse_kernels(config: "PreTrainedConfig") -> None:

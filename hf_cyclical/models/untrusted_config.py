@@ -36,9 +36,9 @@ def refuse_hostile(folder: Path, config: dict[str, Any]) -> None:
         raise PruningError(f"{CONFIG} in {str(folder)!r} names others by 'configuration_files': take it out")
     if is_of_timm(config):
         _refuse_other_weights(folder, config)
+    _refuse_kernels(folder, config)  # also of timm's: transformers reads them, too
     if "model_type" in config:
         refuse_large_numbers(folder, {key: value for key, value in config.items() if key != KEY})
-        _refuse_kernels(folder, config)
     else:
         arguments = config.get("model_args") or {}
         classes = {"num_classes": config.get("num_classes")}
@@ -67,7 +67,7 @@ def _refuse_kernels(folder: Path, config: Any) -> None:
     if not isinstance(config, dict):
         return
     for key, value in config.items():
-        if key.endswith("_implementation") and value not in _IMPLEMENTATIONS:
+        if "_implementation" in key and value not in _IMPLEMENTATIONS:
             raise PruningError(f"the config of {str(folder)!r} asks for {key!r:.80} {str(value)[:80]!r}: remove it")
         _refuse_kernels(folder, value)
 
