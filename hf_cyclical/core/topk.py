@@ -277,5 +277,5 @@ def finite(w: Tensor) -> bool:
     """Whether all of these weights have a rank."""
     if not w.numel():  # a process with no part of a small layer
         return True
-    low, high = torch.aminmax(w)  # NaN propagates to both
+    low, high = torch.aminmax(torch.view_as_real(w) if w.is_complex() else w)  # NaN propagates to both
     return bool(torch.isfinite(low) and torch.isfinite(high))

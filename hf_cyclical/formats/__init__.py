@@ -12,7 +12,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     "say_classes_once wrapper_arguments",
     packed_files="Kind PackedSummary describe_weights header_metadata is_packed iterate_packed iterate_tensors "
     "pack_file packed_names read_kinds read_packed unpack_file",
-    packed_folders="MAX_CONFIG_BYTES QUANTIZATION_KEY QUANTIZATION_METHOD pack_folder read_config unpack_folder",
+    packed_folders="MAX_CONFIG_BYTES QUANTIZATION_CONFIG QUANTIZATION_KEY QUANTIZATION_METHOD pack_folder read_config "
+    "unpack_folder",
     png_text="without_text",
     record_schema="KEY MAX_METADATA_BYTES METADATA_NAME SCHEMA parse_json parse_metadata read_metadata root_hash "
     "totals",

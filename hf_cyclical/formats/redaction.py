@@ -9,9 +9,16 @@ from typing import Any
 
 MARK = "<path>/"  # in place of the folders: no name on the Hub begins so, and none of timm
 _URL = re.compile(r"(?!file:)\b[a-z][\w+.-]+://[^\s'\"]*", re.I)
-_CREDENTIALS = re.compile(r"(\b[a-z][\w+.-]*://)[^\s/'\"]+@", re.I)
+_CREDENTIALS = re.compile(  # of an address, also inside of JSON or of another address, or without its scheme
+    r"(\b[a-z][\w+.-]*:(?:\\?/){2}|(?<![\w:/])//)[^\s/'\"]+@|(%3A%2F%2F)(?:(?!%2F|%40)[^\s&'\"])+%40"
+    r"|(?<![\w:/@%.+-])()[\w.+-]+:[^\s/:@'\"]+@(?=[\w\[])",
+    re.I,
+)
+_HEADER = re.compile(r"(\bAuthorization['\"]?\s*[:=]\s*+['\"]?)(?!\.\.\.)[^'\"]+|(\bBearer\s+)[\w.~+/=-]{12,}", re.I)
 _SIGNED = re.compile(
-    r"([?&;][\w-]*(?:token|key|secret|passw|signature|\bsig|credential|auth)[\w-]*=)(?!\.\.\.)[^\s&;'\"#]+", re.I
+    r"([?&;#][\w-]*(?:token|key|secret|pass|pwd|signature|\bsig|credential|auth|jwt|session)[\w-]*=)(?!\.\.\.)"
+    r"[^\s&;'\"#]+",
+    re.I,
 )
 # What nothing but a path begins with: a scheme, a home, a root, a share, a drive, this folder or the one above.
 _ROOT = re.compile(r"(?<![\w.~/\\>-])(?:file:|~(?:[/\\]|$|[a-z_])|/+(?=\S)|\\\\|[a-z]:[/\\]|\.\.?[/\\])", re.I)
@@ -56,13 +63,15 @@ def _everywhere(change: Callable[[str], str], value: Any) -> Any:
 
 def _without_credentials(text: str) -> str:
     """Text whose addresses have no names, passwords and signatures."""
-    return _SIGNED.sub(r"\1...", _CREDENTIALS.sub(r"\1", text))
+    text = _CREDENTIALS.sub(lambda found: found[1] or found[2] or "", text)
+    text = _HEADER.sub(lambda found: f"{found[1] or found[2]}...", text)
+    return _SIGNED.sub(r"\1...", text)
 
 
 def hide_in_settings(value: Any) -> Any:
     """The same for the settings of a model, whose labels can look like paths, as `/m/01yrx` does."""
     if isinstance(value, dict):
-        return {_without_credentials(key): _hide_in_setting(key, inner) for key, inner in value.items()}
+        return {hide_in_settings(key): _hide_in_setting(key, inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [hide_in_settings(inner) for inner in value]
     if not isinstance(value, str):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from hf_cyclical.formats import QUANTIZATION_KEY, WEIGHTS, Kind
+from hf_cyclical.formats import CONFIG, METADATA_NAME, QUANTIZATION_CONFIG, QUANTIZATION_KEY, WEIGHTS, Kind
 from hf_cyclical.models import is_of_timm
 
 _WEIGHTS = re.compile(
@@ -17,6 +17,7 @@ _WEIGHTS = re.compile(
 )
 # What Trainer leaves in a folder.
 _OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.(bin|pt)|rng_state(_\d+)?\.pth")
+_OWN = (CONFIG, METADATA_NAME, WEIGHTS)
 LEADS_ELSEWHERE = (  # in config.json
     "auto_map", "configuration_files", "custom_pipelines", "fusion_config", "transformers_weights",
 )  # fmt: skip
@@ -25,8 +26,14 @@ _SOURCES = ("custom_load", "file", "hf_hub_filename", "hf_hub_id", "label_offset
 
 def other_weight_files(names: Collection[str]) -> list[str]:
     """The files, of those in the folder of a model, that hold or name other weights."""
-    top = (name for name in names if "/" not in name and name != WEIGHTS)
-    return sorted(name for name in top if _WEIGHTS.fullmatch(name) and not _OF_TRAINER.fullmatch(name))
+    top = (name for name in names if "/" not in name and name not in _OWN)
+    return sorted(name for name in top if _is_other(name))
+
+
+def _is_other(name: str) -> bool:
+    if name.lower() in _OWN:  # some file systems take one for the other
+        return True
+    return _WEIGHTS.fullmatch(name) is not None and _OF_TRAINER.fullmatch(name) is None
 
 
 def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[str, Kind]) -> Iterator[tuple[str, Any]]:
@@ -40,8 +47,9 @@ def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[s
     for key in LEADS_ELSEWHERE:
         if config.get(key) and (key, config[key]) != ("transformers_weights", WEIGHTS):
             yield key, config[key]
-    if bool(config.get(QUANTIZATION_KEY)) != packed:
-        yield QUANTIZATION_KEY, config.get(QUANTIZATION_KEY)
+    quantization = config.get(QUANTIZATION_KEY)
+    if not _is_packed(quantization) if packed else quantization:
+        yield QUANTIZATION_KEY, quantization
     if not is_of_timm(config):
         yield from ((key, config[key]) for key in ("architecture", "pretrained_cfg") if key in config)
     source = config.get("pretrained_cfg", config if "model_type" not in config else {})
@@ -49,9 +57,16 @@ def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[s
         yield from ((f"pretrained_cfg {key}", source[key]) for key in _SOURCES if source.get(key))
     else:
         yield "pretrained_cfg", source
-    quantization = config.get(QUANTIZATION_KEY)
     dtypes = {str(kind.dtype).removeprefix("torch.") for kind in kinds.values() if kind.dtype.is_floating_point}
     for where, settings in (("", config), (f"{QUANTIZATION_KEY} ", quantization)):
         for key in ("dtype", "torch_dtype") if isinstance(settings, dict) else ():
             if settings.get(key) is not None and settings[key] not in dtypes:
                 yield f"{where}{key}", settings[key]
+
+
+def _is_packed(quantization: Any) -> bool:
+    """Whether the settings are those of packed weights and nothing else, by which transformers takes another reader."""
+    if not isinstance(quantization, dict):
+        return False
+    others = {key: value for key, value in quantization.items() if key != "dtype"}
+    return QUANTIZATION_CONFIG | others == QUANTIZATION_CONFIG and "quant_method" in others

@@ -143,7 +143,7 @@ def count_weights(
     for name, tensor in iterate_tensors(file, max_bytes=max_bytes):
         if name in skip:
             continue
-        if name not in names and (not tensor.is_floating_point() or name.rpartition(".")[2] in _STATISTICS):
+        if name not in names and not is_weight(name, tensor.dtype):
             continue
         nonzero = _nonzero(tensor)
         count = nonzero.size - int(np.count_nonzero(nonzero))
@@ -153,6 +153,11 @@ def count_weights(
             tensors.append(entry | {"mask_sha256": _hash(name, tensor.shape, nonzero)})
     tensors.sort(key=lambda entry: entry["name"])
     return tensors, totals(tensors, parameters, zeros)
+
+
+def is_weight(name: str, dtype: torch.dtype) -> bool:
+    """Whether a stored tensor counts among the parameters, by its name and dtype."""
+    return dtype.is_floating_point and name.rpartition(".")[2] not in _STATISTICS
 
 
 def mask_hash(name: str, tensor: Tensor) -> str:

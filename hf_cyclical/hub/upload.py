@@ -122,13 +122,17 @@ def _create(repo_id: str, private: bool, packed: bool | None, timeout: float) ->
     _refuse_no_login(repo_id)
     api = HfApi()
     url = api.create_repo(repo_id, private=private, exist_ok=True)
-    if packed is False and any(branch.name == PACKED for branch in api.list_repo_refs(url.repo_id).branches):
+    branches = _heads(url.repo_id)
+    if packed is False and PACKED in branches:
         raise PruningError(
             f"repository {url.repo_id!r} has a branch {PACKED}, which would be of another model: add --packed "
             "(packed=True), or delete the branch"
         )
     info = api.model_info(url.repo_id, timeout=timeout)
-    if others := other_weight_files([file.rfilename for file in info.siblings or ()]):
+    infos = [info]
+    if packed and PACKED in branches:
+        infos.append(api.model_info(url.repo_id, revision=PACKED, timeout=timeout))
+    if others := other_weight_files([file.rfilename for found in infos for file in found.siblings or ()]):
         raise PruningError(
             f"repository {url.repo_id!r} has {others[0]!r:.80}, other weights, which some programs would load: delete "
             "that file on the Hub, or name another repository"
@@ -153,7 +157,7 @@ def _upload_all(folders: dict[str, Path], repo_id: str, message: str) -> None:
             heads[branch] = made[MAIN]
         made[branch] = _upload(folder, repo_id, branch, heads[branch], message)
     now = _heads(repo_id)
-    if changed := sorted(branch for branch, commit in made.items() if now.get(branch) != commit):
+    if changed := [branch for branch in (MAIN, PACKED) if now.get(branch) != made.get(branch)]:
         raise PruningError(f"somebody else pushed to the branch {changed[0]} of {repo_id!r} at the same time")
 
 

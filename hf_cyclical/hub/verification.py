@@ -27,13 +27,13 @@ from hf_cyclical.formats import (
     root_hash,
     say_classes_once,
 )
-from hf_cyclical.models import find_all_files, is_of_timm, misfits_of_timm, plan_model
+from hf_cyclical.models import changed_by_timm, find_all_files, is_of_timm, plan_model
 from hf_cyclical.reports import align
 
 from .branches import content_hash, has_branch
 from .other_weights import other_weight_files, pointers_elsewhere
 from .push_settings import MAIN, PACKED
-from .record import count_weights, short_form
+from .record import count_weights, is_weight, short_form
 
 _SHOWN = 20  # differences in the table
 _NOTHING = object()  # in place of a value that is missing
@@ -122,17 +122,9 @@ def _verify_one(source: str | Path, revision: str | None, max_bytes: int) -> tup
     packed, kinds = is_packed(file), read_kinds(file, max_bytes=max_bytes)
     comparison = _Comparison()
     comparison.elsewhere(config, beside, packed, kinds)
-    misfits, skip = [], ()
-    if comparison.ok:  # else nobody can tell which model that is
-        fit = plan_model(file.parent, config, kinds, max_bytes, exact=False).fit
-        misfits, skip = list(fit.lines()), fit.unknown
-        if is_of_timm(config):
-            changed = misfits_of_timm(file.parent, config, kinds, max_bytes)
-            misfits += [
-                f"tensor {name!r:.100} is changed by timm, as pretrained_cfg asks for another" for name in changed
-            ]
-    fits = comparison.ok and not misfits
-    comparison.differences += misfits
+    skip = comparison.model(file, config, kinds, max_bytes) if comparison.ok else ()  # else nobody can tell which it is
+    comparison.pruned(recorded["tensors"], kinds)
+    fits = comparison.ok
     comparison.fields("weights", recorded["weights"], describe_weights(file))
     if packed and not fits:  # what is no tensor of the model is not unpacked: it may take any memory
         return comparison.result(source), files
@@ -204,6 +196,23 @@ class _Comparison:
             f"{CONFIG} has {key} {_show(value)}: some loaders then take other weights" for key, value in settings
         ]
         self.rows.append(("ways to other weights", "0", f"{len(files) + len(settings):,}"))
+
+    def model(self, file: Path, config: dict[str, Any], kinds: dict[str, Kind], max_bytes: int) -> tuple[str, ...]:
+        """Hold what is stored against the model of the config; gives the names that are none of its own."""
+        fit = plan_model(file.parent, config, kinds, max_bytes, exact=False).fit
+        self.differences += fit.lines()
+        if self.ok and is_of_timm(config):
+            changed = changed_by_timm(file.parent, config, kinds, max_bytes)
+            self.differences += [
+                f"tensor {name!r:.100} is changed by timm, as pretrained_cfg asks for another" for name in changed
+            ]
+        return fit.unknown
+
+    def pruned(self, recorded: list[dict[str, Any]], kinds: dict[str, Kind]) -> None:
+        """Whether what is recorded as pruned are weights."""
+        names = (entry["name"] for entry in recorded)
+        others = [name for name in names if name in kinds and not is_weight(name, kinds[name].dtype)]
+        self.differences += [f"tensor {name!r:.100} is recorded as pruned, but is no weight" for name in others]
 
     def tensors(self, recorded: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         """Compare the entries of tensors; those that agree are only counted."""

@@ -1,7 +1,6 @@
 """Whether stored tensors are those of the model that a config describes: seen before any of them takes memory."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -19,13 +18,13 @@ from transformers import (
     PreTrainedModel,
     TimmWrapperConfig,
 )
-from transformers.utils import logging
 
 from hf_cyclical.core import PruningError, first_line
 from hf_cyclical.formats import CONFIG, QUANTIZATION_KEY, Kind, refuse_large, task_of, wrapper_arguments
 
 from .build_limits import sketch
 from .finding import auto_class
+from .silence import silence
 from .untrusted_config import refuse_hostile
 
 UNBUILDABLE = (
@@ -55,12 +54,15 @@ class Fit:
         unknown: Names of stored tensors that the model does not have.
         misshapen: Names, and what is wrong with their shapes.
         not_floats: Names of stored tensors, and their dtypes, which are not of the kind that the model has.
+        surplus: How many more values are stored than the model has, though all of these fit: of two tensors for one
+            weight only one is loaded.
     """
 
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     misshapen: Misfits
     not_floats: Misfits
+    surplus: int = 0
 
     def lines(self) -> Iterator[str]:
         """A line for each tensor that does not fit."""
@@ -69,6 +71,8 @@ class Fit:
         yield from (f"tensor {name!r:.100} is in the weights, but not in {model}" for name in self.unknown)
         yield from (f"tensor {name!r:.100} {what}" for name, what in self.misshapen)
         yield from (f"tensor {name!r:.100} is of {what}, which {model} does not hold" for name, what in self.not_floats)
+        if self.surplus:
+            yield f"the weights hold {self._count()} than {model}, which are not loaded as they are"
 
     def refuse(self, folder: Path) -> None:
         """Raise a PruningError if anything does not fit."""
@@ -78,6 +82,18 @@ class Fit:
                 f"the weights in {str(folder)!r} do not fit its config: {len(names)} tensors are missing, unknown or "
                 f"of another shape or dtype, the first is {min(names)!r:.80}: save the model again"
             )
+        self.refuse_surplus(folder)
+
+    def refuse_surplus(self, where: str | Path) -> None:
+        """Raise a PruningError if there are two tensors for one weight."""
+        if self.surplus:
+            raise PruningError(
+                f"the weights in {str(where)!r} do not fit its config: they hold {self._count()} than the model: save "
+                "the model again"
+            )
+
+    def _count(self) -> str:
+        return f"{abs(self.surplus):,} values {'more' if self.surplus > 0 else 'less'}"
 
 
 @dataclass(frozen=True)
@@ -104,33 +120,14 @@ def plan_model(folder: Path, config: dict[str, Any], kinds: Kinds, max_bytes: in
     refuse_hostile(folder, config)
     plan = _plan_transformers if "model_type" in config else _plan_timm
     try:
-        return plan(folder, config, kinds, partial(_sketch, folder, kinds=kinds, max_bytes=max_bytes, exact=exact))
+        with silence():
+            return plan(
+                folder, config, kinds, partial(sketch_within, folder, kinds=kinds, max_bytes=max_bytes, exact=exact)
+            )
     except PruningError:
         raise
     except UNBUILDABLE as error:
         raise PruningError(f"the model in {str(folder)!r} cannot be made: {first_line(error)}") from error
-
-
-def misfits_of_timm(folder: Path, config: dict[str, Any], kinds: Kinds, max_bytes: int) -> list[str]:
-    """Names of stored tensors that have another shape where timm makes the model from the folder itself.
-
-    It then takes arguments from `pretrained_cfg`, too, and changes tensors so that they fit. What it cannot make at all
-    it does not load either.
-    """
-    source = config.get("pretrained_cfg")
-    if not isinstance(source, dict):
-        return []
-    arguments = {key: value for key, value in (config.get("model_args") or {}).items() if value is not None}
-    classes = {"num_classes": config["num_classes"]} if config.get("num_classes") is not None else {}
-    make = partial(
-        timm.create_model, config["architecture"], pretrained=False, pretrained_cfg=source | classes, **arguments
-    )
-    try:
-        made = _sketch(folder, make, kinds=kinds, max_bytes=max_bytes, exact=False)
-    except UNBUILDABLE:
-        return []
-    expected = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
-    return sorted(name for name, kind in kinds.items() if expected.get(name, kind.shape) != kind.shape)
 
 
 def compare_loaded(kind: type[PreTrainedModel], config: PreTrainedConfig, kinds: Kinds, made: nn.Module) -> Fit:
@@ -139,7 +136,7 @@ def compare_loaded(kind: type[PreTrainedModel], config: PreTrainedConfig, kinds:
     It loads tensors without values into a model without memory.
     """
     tensors = {name: torch.empty(shape, dtype=dtype, device="meta") for name, (dtype, shape) in kinds.items()}
-    with _silence():
+    with silence():
         _, loaded = kind.from_pretrained(
             None,
             config=config,
@@ -150,7 +147,17 @@ def compare_loaded(kind: type[PreTrainedModel], config: PreTrainedConfig, kinds:
         )
     misshapen = tuple((name, _shapes(a, b)) for name, a, b in sorted(loaded["mismatched_keys"]))
     missing, unknown = (tuple(sorted(loaded[key])) for key in ("missing_keys", "unexpected_keys"))
-    return Fit(missing, unknown, misshapen, _not_floats(kinds, made))
+    surplus = 0 if missing or misshapen else _surplus(kinds, unknown, made)
+    return Fit(missing, unknown, misshapen, _not_floats(kinds, made), surplus)
+
+
+def _surplus(kinds: Kinds, unknown: Collection[str], made: nn.Module) -> int:
+    """Only of floats: transformers leaves out tables of indices that older versions stored."""
+    stored = sum(
+        prod(kind.shape) for name, kind in kinds.items() if kind.dtype.is_floating_point and name not in unknown
+    )
+    own = {id(tensor): tensor for tensor in made.state_dict(keep_vars=True).values() if tensor.is_floating_point()}
+    return stored - sum(tensor.numel() for tensor in own.values())
 
 
 def _plan_timm(folder: Path, config: dict[str, Any], kinds: Kinds, sketch_of: Callable) -> Plan:
@@ -204,7 +211,9 @@ def _plan_transformers(folder: Path, config: dict[str, Any], kinds: Kinds, sketc
     return Plan(compare_loaded(kind, settings, kinds, made), load)
 
 
-def _sketch(folder: Path, make: Callable[[], nn.Module], *, kinds: Kinds, max_bytes: int, exact: bool) -> nn.Module:
+def sketch_within(
+    folder: Path, make: Callable[[], nn.Module], *, kinds: Kinds, max_bytes: int, exact: bool
+) -> nn.Module:
     """The model without its weights, if these can fit: names may be others in the file, but not how many there are."""
     shapes = {name: kind.shape for name, kind in kinds.items()}
     stored = sum(map(prod, shapes.values()))
@@ -220,14 +229,19 @@ def _sketch(folder: Path, make: Callable[[], nn.Module], *, kinds: Kinds, max_by
 
 
 def _not_floats(kinds: Kinds, made: nn.Module) -> Misfits:
-    """Stored tensors whose numbers are of another kind than the model's; of names only the end is always the same."""
+    """Stored tensors whose numbers are of another kind than the model's; of names only the end is always the same.
+
+    Floats of one byte are of no model's kind: torch stores them, and does not compute with them.
+    """
     floats: dict[bool, set[str]] = {True: set(), False: set()}
     for name, tensor in made.state_dict().items():
         floats[tensor.is_floating_point()].add(_leaf(name))
     return tuple(
         (name, str(kind.dtype).removeprefix("torch."))
         for name, kind in sorted(kinds.items())
-        if kind.dtype.is_complex or _leaf(name) not in floats[kind.dtype.is_floating_point]
+        if kind.dtype.is_complex
+        or (kind.dtype.is_floating_point and kind.dtype.itemsize == 1)
+        or _leaf(name) not in floats[kind.dtype.is_floating_point]
     )
 
 
@@ -237,17 +251,3 @@ def _leaf(name: str) -> str:
 
 def _shapes(stored: Any, expected: Any) -> str:
     return f"has shape {list(stored)} in the weights, and {list(expected)} in the model of {CONFIG}"
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without the report and the bars of transformers: names in hostile files may be anything."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

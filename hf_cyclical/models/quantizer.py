@@ -6,6 +6,7 @@ Importing this module registers it. What it needs of transformers beyond the reg
 
 import copy
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,16 @@ from transformers.quantizers import HfQuantizer, register_quantization_config, r
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import QUANTIZATION_KEY, QUANTIZATION_METHOD, decode, iterate_packed, packed_names, read_kinds
+from hf_cyclical.formats import (
+    KEY,
+    QUANTIZATION_KEY,
+    QUANTIZATION_METHOD,
+    WEIGHTS,
+    decode,
+    iterate_packed,
+    packed_names,
+    read_kinds,
+)
 
 if TYPE_CHECKING:  # at run time transformers is half imported here
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -71,11 +81,15 @@ class PackedQuantizer(HfQuantizer):
     """Checks a packed file as a whole, then has its tensors unpacked one by one."""
 
     def update_attn_implementation(self, config: "PreTrainedConfig") -> "PreTrainedConfig":
-        """The first look at the config, before the model is made: no kernels of the Hub, and its dtype."""
+        """The first look at the config, before the model is made: nothing of the Hub, no huge sizes, and its dtype."""
+        from .untrusted_config import MOST_LAYERS, refuse_large_numbers, refuse_other_backbones
+
         _refuse_kernels(config)
-        known = self.quantization_config.dtype
-        if config.dtype is None and isinstance(known, str) and isinstance(getattr(torch, known, None), torch.dtype):
-            config.dtype = getattr(torch, known)  # or transformers looks for it in a file that may be damaged
+        settings = {key: value for key, value in config.to_dict().items() if key != KEY}
+        refuse_other_backbones(config.name_or_path, settings)
+        refuse_large_numbers(config.name_or_path, settings, most_layers=MOST_LAYERS)
+        if config.dtype is None:  # transformers would look for it in a file that may be damaged
+            config.dtype = _known_dtype(self.quantization_config.dtype, Path(config.name_or_path) / WEIGHTS)
         return config
 
     def _process_model_before_weight_loading(
@@ -134,6 +148,15 @@ def _refuse_misfits(model: "PreTrainedModel", file: str, max_bytes: int) -> None
             f"the packed weights in {file!r} do not fit the config: {len(fit.missing) + len(strangers)} tensors are "
             f"missing or of another dtype, the first is {first!r:.80}: load the model as it was packed"
         )
+    fit.refuse_surplus(file)
+
+
+def _known_dtype(name: Any, file: Path) -> torch.dtype | None:
+    """The dtype of the weights, by what the config says or, if it was written before that was stored, by their file."""
+    if isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype):
+        return getattr(torch, name)
+    kinds = read_kinds(file).values() if file.is_file() else ()
+    return next((kind.dtype for kind in kinds if kind.dtype.is_floating_point), None)
 
 
 def _refuse_kernels(config: "PreTrainedConfig") -> None:

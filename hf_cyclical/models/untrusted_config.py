@@ -1,5 +1,7 @@
 """What a stranger's config.json may not ask for: code of its own, weights from elsewhere, sizes that nothing has."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ NOT_MODEL_ARGUMENTS = {
 # into a label each, or a layer, before a limit of weights is met.
 MOST, MOST_IN_ALL, MOST_NUMBERS = 1 << 20, 1 << 17, 1000
 
+_OF_LAYERS = re.compile(r"depth|layers|blocks|stages")  # settings by which a model has so many modules
+MOST_LAYERS = 2000  # far more than any model has
 _IMPLEMENTATIONS = (None, "eager", "sdpa")  # of layers, that are part of transformers
 
 
@@ -36,9 +40,10 @@ def refuse_hostile(folder: Path, config: dict[str, Any]) -> None:
         raise PruningError(f"{CONFIG} in {str(folder)!r} names others by 'configuration_files': take it out")
     if is_of_timm(config):
         _refuse_other_weights(folder, config)
+    _refuse_kernels(folder, config)  # also of timm's: transformers reads them, too
+    refuse_other_backbones(folder, config)
     if "model_type" in config:
         refuse_large_numbers(folder, {key: value for key, value in config.items() if key != KEY})
-        _refuse_kernels(folder, config)
     else:
         arguments = config.get("model_args") or {}
         classes = {"num_classes": config.get("num_classes")}
@@ -46,12 +51,20 @@ def refuse_hostile(folder: Path, config: dict[str, Any]) -> None:
         refuse_large_numbers(folder, classes)
 
 
-def refuse_large_numbers(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse numbers that would be made into more labels or layers than any model has."""
+def refuse_large_numbers(folder: Path | str, settings: dict[str, Any], *, most_layers: int | None = None) -> None:
+    """Refuse numbers that would be made into more labels or layers than any model has.
+
+    Args:
+        folder: What errors call the model.
+        settings: The config, or a part of it.
+        most_layers: A bound on layers, for a model that is made without other limits.
+    """
     for key, value in settings.items():
         if isinstance(value, dict):
-            refuse_large_numbers(folder, value)
+            refuse_large_numbers(folder, value, most_layers=most_layers)
         most = MOST_IN_ALL if isinstance(value, list) else MOST
+        if most_layers is not None and _OF_LAYERS.search(str(key)):
+            most = most_layers
         numbers = [abs(number) for number in _flat(value) if isinstance(number, int)]
         if sum(numbers) > most or len(numbers) > MOST_NUMBERS:
             raise PruningError(
@@ -59,17 +72,26 @@ def refuse_large_numbers(folder: Path, settings: dict[str, Any]) -> None:
             )
 
 
-def _refuse_kernels(folder: Path, config: Any) -> None:
+def refuse_other_backbones(folder: Path | str, config: dict[str, Any]) -> None:
+    """Refuse a part of the model that another repository describes: timm's names alone are no such thing."""
+    for key, value in _settings(config):
+        if key == "backbone" and isinstance(value, str) and not timm.is_model(value):
+            raise PruningError(f"the config of {str(folder)!r} asks for {key!r} {value[:80]!r}: remove it")
+
+
+def _refuse_kernels(folder: Path, config: dict[str, Any]) -> None:
     """A config can name an implementation of its layers, which transformers would fetch from the Hub and run."""
-    if isinstance(config, list):
-        for inner in config:
-            _refuse_kernels(folder, inner)
-    if not isinstance(config, dict):
-        return
-    for key, value in config.items():
-        if key.endswith("_implementation") and value not in _IMPLEMENTATIONS:
+    for key, value in _settings(config):
+        if "_implementation" in key and value not in _IMPLEMENTATIONS:
             raise PruningError(f"the config of {str(folder)!r} asks for {key!r:.80} {str(value)[:80]!r}: remove it")
-        _refuse_kernels(folder, value)
+
+
+def _settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """Keys and values of a config, and of all that are in it."""
+    if isinstance(config, dict):
+        yield from config.items()
+    for inner in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+        yield from _settings(inner)
 
 
 def _refuse_other_weights(folder: Path, config: dict[str, Any]) -> None:

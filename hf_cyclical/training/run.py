@@ -19,6 +19,7 @@ from .pruning_state import has_state, load_state, save_state
 from .recalibration import Recalibration
 
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
+_STATISTICS = ("running_mean", "running_var")  # other buffers may hold infinities, such as masks of attention
 
 
 class PruningRun:
@@ -98,10 +99,11 @@ class PruningRun:
             raise PruningError(f"{lost[0]} was replaced during training, and stays dense: change weights in place")
 
     def refuse_non_finite(self) -> None:
-        """Raise a PruningError if a weight of the model, pruned or not, is NaN or infinite."""
+        """Raise a PruningError if a weight of the model, pruned or not, or a statistic of it is NaN or infinite."""
         tensors = dict(self.model.named_parameters())
-        broken = [name for name, p in tensors.items() if not finite(local(p))]
         device = local(next(iter(tensors.values()))).device
+        tensors |= {name: b for name, b in self.model.named_buffers() if name.endswith(_STATISTICS)}
+        broken = [name for name, tensor in tensors.items() if not finite(local(tensor))]
         if any_process(bool(broken), device):
             raise PruningError(
                 f"{broken[0] if broken else 'a weight of another process'} is NaN or infinite after update "

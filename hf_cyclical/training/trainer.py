@@ -241,6 +241,7 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         if self.run is None:
             return super().save_model(output_dir, _internal_call=True)
         if internal:  # all processes are here; a user may save on one of them alone
+            self.run.refuse_non_finite()  # or a broken checkpoint takes the place of the last good one
             broadcast_buffers(self.unwrapped())
         with self.run.as_result(averaged=not internal or self.args.save_only_model):
             super().save_model(output_dir, _internal_call=True)

@@ -76,6 +76,16 @@ def test_somebody_pushes_between_the_branches(hub, clients, run, branch):
     assert hub.files("user/model", branch)["config.json"] == b"{}"
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/api/models/user/model$"), ("POST", "/commit/main")])
+def test_somebody_pushes_packed_weights_meanwhile(hub, clients, run, method, path):
+    """Whose branch would stay that of another model."""
+    hub.put("user/model", {"README.md": b"# mine"}, private=True)
+    hub.meanwhile(method, path, lambda: hub.put("user/model", {"config.json": b"{}"}, "packed", private=True))
+    (said,) = clients.ask(push_all, [[run, False]], "user/model", impatient=True)
+    assert said.startswith("error: somebody else pushed to the branch packed of 'user/model' at the same time")
+    assert f"to try again: hf-cyclical push {run} user/model" in said
+
+
 @pytest.mark.parametrize("attempt", range(3))
 def test_two_at_once(hub, clients, run, tmp_path, attempt):
     other = copy_run(run, tmp_path / "other")
@@ -94,3 +104,11 @@ def test_other_weights_that_are_there(hub, clients, run, name):
     (said,) = clients.ask(push_all, [[run, False]], "user/model")
     assert f"repository 'user/model' has '{name}', other weights, which some programs would load: delete that" in said
     assert sorted(hub.files("user/model")) == [name]
+
+
+def test_other_weights_on_the_branch_packed(hub, clients, run):
+    hub.put("user/model", {"README.md": b"# mine"}, private=True)
+    hub.put("user/model", {"pytorch_model.bin": b"x"}, "packed", private=True)
+    (said,) = clients.ask(push_all, [[run, True]], "user/model")
+    assert "repository 'user/model' has 'pytorch_model.bin', other weights" in said
+    assert sorted(hub.files("user/model")) == ["README.md"]

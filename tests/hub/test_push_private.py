@@ -43,6 +43,14 @@ def built(run, tmp_path):
         ("https://host/x?a=1&access_token=hunter2&b=2", "https://host/x?a=1&access_token=...&b=2"),
         ("https://host/x?X-Amz-Signature=hunter2#top", "https://host/x?X-Amz-Signature=...#top"),
         ("https://host/x?sig=hunter2", "https://host/x?sig=..."),
+        ("https://host/x#access_token=hunter2", "https://host/x#access_token=..."),
+        ("https://host/x?pwd=hunter2&pass=hunter2", "https://host/x?pwd=...&pass=..."),
+        ("https://host/x?jwt=hunter2;session=hunter2", "https://host/x?jwt=...;session=..."),
+        ("https://host/x?url=https%3A%2F%2Fbob%3Ahunter2%40inner", "https://host/x?url=https%3A%2F%2Finner"),
+        (r"https:\/\/bob:hunter2@host", r"https:\/\/host"),
+        ("Authorization: Bearer hunter2hunter2", "Authorization: ..."),
+        ("header Bearer hunter2hunter2", "header Bearer ..."),
+        ("bob:hunter2@host", "host"),
     ],
 )
 def test_addresses_in_settings(run, tmp_path, address, shown):
@@ -59,11 +67,32 @@ def test_addresses_in_settings(run, tmp_path, address, shown):
 
 @pytest.mark.parametrize(
     "text",
-    ["https://host/x?page=3&keyboard", "a@b", "user@host.org", "/m/01yrx?x", "https://host/@user/x", "key=value"],
+    [
+        "Bearer of rings",
+        "at 12:30 @noon",
+        "a:b",
+        "https://host:80/x",
+        "https://host/x?page=3&keyboard",
+        "a@b",
+        "user@host.org",
+        "/m/01yrx?x",
+        "https://host/@user/x",
+        "key=value",
+    ],
 )
 def test_other_text_stays(text):
     settings = {"note": f"see {text}" if text[0] != "/" else "x", "id2label": {"0": text}}
     assert hide_in_settings(settings) == settings
+
+
+@pytest.mark.parametrize(
+    "key", ["/home/hunter2/x", r"C:\Users\hunter2\x", "file:///home/hunter2/x", "//bob:hunter2@host/x"]
+)
+def test_names_of_settings(run, tmp_path, key):
+    settings = {key: 1, "deep": [{key: {key: 2}}]}
+    edit_json(run / "config.json", lambda config: config.update(settings))
+    edit_json(run / "preprocessor_config.json", lambda config: config.update(settings))
+    built(run, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +101,7 @@ def test_other_text_stays(text):
         {"source": "/home/hunter2/model"},
         {"about": json.dumps({"made": {"in": ["/home/hunter2/runs/1"]}, "n": 3})},
         {"/home/hunter2/x": "1"},
+        {"about": json.dumps({"n": 3, "inner": json.dumps({"in": "/home/hunter2/x"})})},
         {"url": "https://bob:hunter2@host/x"},
     ],
 )

@@ -11,7 +11,14 @@ from safetensors.torch import load_file, save_file
 from support.forged import bomb
 from support.patience import HUNG
 from support.tiny_models import prune, save_family, save_timm
-from transformers import AutoModel, AutoModelForImageClassification
+from transformers import (
+    AutoModel,
+    AutoModelForImageClassification,
+    AutoModelForSemanticSegmentation,
+    SwinConfig,
+    UperNetConfig,
+    UperNetForSemanticSegmentation,
+)
 
 import hf_cyclical
 from hf_cyclical import PruningError
@@ -187,3 +194,39 @@ class TestNames:
         save_file(half, tmp_path / "dense" / WEIGHTS, {"format": "pt"})
         pack_folder(tmp_path / "dense", tmp_path / "packed")
         assert {p.dtype for p in load_auto(tmp_path / "packed").parameters()} == {torch.bfloat16}
+
+    @pytest.mark.parametrize("place", [0, 3, 9, 40])
+    def test_damaged_headers_of_folders_from_before_the_dtype_was_stored(self, timm_folder, place):
+        edit(timm_folder, quantization_config={"quant_method": "hf_cyclical", "dequantize": True})
+        assert {p.dtype for p in load_auto(timm_folder).parameters()} == {torch.float32}
+        data = bytearray((timm_folder / WEIGHTS).read_bytes())
+        data[place] ^= 0xFF
+        (timm_folder / WEIGHTS).write_bytes(data)
+        refused(load_auto, "damaged|no safetensors file|fit", timm_folder)
+
+
+@pytest.mark.usefixtures("little_memory")
+class TestBeforeTheModelIsMade:
+    @pytest.mark.parametrize(
+        "changes", [{"depths": [60_000, 60_000]}, {"hidden_sizes": [1 << 30, 8]}, {"embedding_size": 1 << 40}]
+    )
+    def test_numbers_that_no_model_has(self, resnet, changes):
+        edit(resnet, **changes)
+        refused(load_auto, "more than any model", resnet)
+        refused(load, "more than any model|do not fit", resnet)
+
+    @pytest.mark.parametrize("backbone", ["evil/model", "hf-hub:evil/model", "local-dir:/tmp"])
+    def test_backbones_of_the_hub(self, backbone, tmp_path):
+        """transformers would make the model as another repository says."""
+        inner = SwinConfig(
+            embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4, image_size=32, out_features=["stage2"]
+        )
+        config = UperNetConfig(backbone_config=inner, hidden_size=8, pool_scales=[1], use_auxiliary_head=False)
+        model = UperNetForSemanticSegmentation(config)
+        prune(model, 0.9)
+        model.save_pretrained(tmp_path / "dense")
+        pack_folder(tmp_path / "dense", tmp_path / "packed")
+        assert load(tmp_path / "packed") is not None
+        edit(tmp_path / "packed", backbone_config={"model_type": "timm_backbone", "backbone": backbone})
+        refused(load, "asks for 'backbone'", tmp_path / "packed")
+        refused(AutoModelForSemanticSegmentation.from_pretrained, "asks for 'backbone'", tmp_path / "packed")

@@ -67,6 +67,40 @@ class TestNaN:
         assert "NaN or infinite" in message
 
 
+class Normalised(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+
+    def forward(self, pixel_values, labels=None):
+        return super().forward(self.norm(pixel_values), labels)
+
+
+def infinite_statistics(model):
+    model.norm.running_var[0] = torch.inf
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_statistics_count_as_weights(make_trainer, evaluated):
+    images = {} if evaluated else {"eval_dataset": None}
+    trainer = make_trainer(
+        CYCLICAL, model=Normalised(), max_steps=12, callbacks=[Spoil(11, infinite_statistics)], **images
+    )
+    assert refusal(trainer.train).startswith("norm.running_var is NaN or infinite after update 12")
+
+
+def test_a_checkpoint_of_broken_weights_takes_the_place_of_none(make_trainer, tmp_path):
+    """The remedy is to start from a checkpoint before."""
+    trainer = make_trainer(
+        CYCLICAL, max_steps=12, callbacks=[Spoil(10, nan_bias)], output_dir=str(tmp_path), eval_dataset=None,
+        save_strategy="steps", save_steps=1, save_total_limit=1,
+    )  # fmt: skip
+    assert "head.bias is NaN or infinite" in refusal(trainer.train)
+    assert [folder.name for folder in tmp_path.glob("checkpoint-*")] == ["checkpoint-10"]
+    weights = load_file(tmp_path / "checkpoint-10" / "model.safetensors")
+    assert all(bool(w.isfinite().all()) for w in weights.values())
+
+
 def test_a_weight_that_was_replaced_during_training(make_trainer):
     def replace(model):
         model.hidden.weight = nn.Parameter(model.hidden.weight.clone())
@@ -97,6 +131,14 @@ class Complex(TinyNet):
 )
 def test_weights_that_cannot_be_pruned_are_named(make_trainer, model, line):
     assert refusal(make_trainer(CYCLICAL, model=model(), max_steps=12).plan) == line
+
+
+def test_complex_weights_beside_those_that_are_pruned(make_trainer):
+    model = Complex()
+    make_trainer(CYCLICAL | {"exclude": ["phases"]}, model=model, max_steps=12).train()
+    spoilt = Spoil(11, lambda model: model.phases.bias.fill_(complex(0, torch.nan)))
+    trainer = make_trainer(CYCLICAL | {"exclude": ["phases"]}, model=Complex(), max_steps=12, callbacks=[spoilt])
+    assert "phases.bias is NaN or infinite" in refusal(trainer.train)
 
 
 def test_weights_without_values_are_named(make_trainer):
