@@ -1,12 +1,13 @@
 """Convolutions and linear layers on planes: sparse, or dense where zeros are too few."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .copies import External, Phases, copy_in, first_pixels, split_phases
+from .bands import for_bands, pixel_mask, with_rows_for
+from .copies import External, Phases, copy_in, exchange, first_pixels, in_rows_of, split_phases
 from .native import Kernel
-from .operators import IDENTITY, Activation, need_taps, pixel_mask, tap_places
+from .operators import IDENTITY, Activation, need_taps, tap_places
 from .plan import Choice, Plan
 from .planes import Tensor, tile_sizes
 from .products import PRODUCT, emit_dense, emit_sparse
@@ -63,20 +64,23 @@ def convolve(
     activation: Activation = IDENTITY,
 ) -> Tensor:
     """activation(convolution(source) + residual)."""
-    target = plan.tensor(len(layer.weight), *layer.size)
+    phases = with_rows_for(plan, as_phases(plan, source, layer.stride), layer.size[0])
+    target = plan.tensor(len(layer.weight), *layer.size, band_rows=phases.tensor.layout.band_rows)
     target.nonnegative = activation.nonnegative
-    phases = as_phases(plan, source, layer.stride)
     taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
     need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
     if residual is not None:
+        residual = replace(residual, tensor=in_rows_of(plan, residual.tensor, target.layout.band_rows))
         plan.same_rows(residual.tensor, target)
 
     def emit(program: Program) -> None:
-        matrix = _matrix(layer, phases, taps)
+        if any(dy for _, dy, _ in taps):
+            exchange(plan, program, phases.tensor)
+        matrix = _matrix(layer, phases, taps, target)
         ends = _ends(phases.tensor, target, layer.bias, residual, activation)
         row, choice = _choose(plan, layer, matrix, target, ends, activation)
         plan.choices.append(choice)
-        program.rows.append(row)
+        program.rows += for_bands(row, target)
 
     plan.later(emit)
     return target
@@ -92,7 +96,7 @@ def as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int,
     return split_phases(plan, source, stride)
 
 
-def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]) -> Matrix:
+def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]], target: Tensor) -> Matrix:
     outputs, inputs = layer.weight.shape[:2]
     layout = phases.tensor.layout
     channel = np.arange(inputs)[:, None] + np.array([first for first, _, _ in taps])[None]
@@ -102,20 +106,19 @@ def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]
     shifts = 4 * group * inputs * layout.stride
     weights = layer.weight.reshape(outputs, -1)
     channels = np.broadcast_to(np.arange(inputs)[:, None], offsets.shape)
-    _check_reach(layer, offsets, shifts, phases.tensor)
+    _check_reach(layer.name, target, offsets, shifts, phases.tensor)
     return Matrix(weights, offsets.reshape(-1), channels.reshape(-1), shifts)
 
 
-def _check_reach(layer: Convolution, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
-    """Every vector that the kernel will read lies in the source's buffer."""
+def _check_reach(name: str, target: Tensor, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
+    """Every vector that the kernel will read lies in the source's buffer, in the same band."""
     layout = source.layout
-    height, width = layer.size
-    vectors = -(-((height - 1) * layout.pitch + width) // layout.lanes)
-    span = 4 * (vectors + max(1, vectors // 16)) * layout.lanes
+    span = 4 * (target.layout.vectors + target.layout.slack) * layout.lanes
     first = layout.first_pixel() + int(offsets.min())
     last = layout.first_pixel() + int(offsets.max()) + int(shifts.max()) + span
-    if first < 0 or last > 4 * layout.floats or 4 * layout.floats >= 2**31:
-        raise ValueError(f"{layer.name} would read bytes {first} to {last} of a buffer of {4 * layout.floats}")
+    size = 4 * layout.band_floats
+    if first < 0 or last > size or size >= 2**31 or layout.bands != target.layout.bands:
+        raise ValueError(f"{name} would read bytes {first} to {last} of a buffer of {size}")
 
 
 def _ends(
