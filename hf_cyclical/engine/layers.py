@@ -17,7 +17,9 @@ from .weights import Matrix, dense_rows, sparse_pairs
 
 __all__ = ["SURELY_DENSE", "Convolution", "Residual", "as_phases", "convolve"]
 
-CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
+CACHE_BYTES = 20 * 1024, 56 * 1024  # of inputs that a block's tile may take, where blocks are tried
+AROUND = 3  # vectors around a tile that a kernel of more than one pixel reads
+AHEAD = 2048  # bytes of pairs, which take longer than memory does to answer
 SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
 TILES_TRIED = 3
 
@@ -197,10 +199,11 @@ def _ways(plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor) -> lis
     if layer.groups > 1 or layer.sparsity >= SURELY_DENSE:
         sizes = tile_sizes(target.layout, registers)[:TILES_TRIED]
         channels = int(matrix.channels.max(initial=0)) + 1
-        tap_bytes = 8 * plan.target.width * max(sizes)
+        around = 0 if layer.weight.shape[2:] == (1, 1) else AROUND
+        tile_bytes = 4 * plan.target.width * (max(sizes) + around)
         blocks = {channels}
         if layer.groups == 1:
-            blocks |= {min(channels, max(8, CACHE_BYTES * times // tap_bytes)) for times in (1, 3)}
+            blocks |= {min(channels, max(8, size // tile_bytes)) for size in CACHE_BYTES}
         ways += [Way("sparse", size, 1, block) for block in sorted(blocks) for size in sizes]
     if layer.groups == 1 and layer.sparsity < SURELY_SPARSE:
         at_once = next(n for n in (4, 2, 1) if outputs % n == 0)
@@ -219,7 +222,8 @@ def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, F
         pairs = sparse_pairs(matrix, way.block, chains)
         fields |= {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks}
         fields["outputs"] = len(matrix.weights)
-        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind)), ends | fields)
+        ahead = AHEAD if tiles == 1 else 0
+        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind, ahead)), ends | fields)
     dense = dense_rows(matrix, way.at_once, way.block)
     fields |= {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
     fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs}
