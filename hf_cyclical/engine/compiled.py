@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,20 +21,22 @@ __all__ = ["CompiledModel", "compile_model"]
 logger = logging.getLogger(__name__)
 
 MIN_SPARSITY = 0.1  # of the prunable weights: below it there is nothing to gain
-MAX_SIZES = 4  # sizes of images whose graphs are kept
+MAX_GRAPHS = 8  # that are kept, of several sizes of images; with several threads, there are two for each size
 MAX_SHAPES = 64  # of batches that are known to run on the engine
 TRIAL_BATCH = 8  # what stands for all batches of more than one image when torch and the engine are compared
 TRIALS = 3
 CLEAR = 1.3  # a ratio of times that needs no more trials
 _BUILDING = threading.RLock()  # torch.export is not made for several threads
+_version = attrgetter("_version")  # how often a tensor was changed in place
 FAILURES = (ArithmeticError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "CompiledModel":
     """Make a sparse image classifier fast on this processor.
 
-    The model is put into eval mode. Its weights are read when images of a new size come: after changing them, call
-    `refresh()`; `load_state_dict` does so itself.
+    The model is put into eval mode. Its weights are read when images of a new size come, and read again when they were
+    changed in place, as optimizers and `load_state_dict` do. Changes that torch does not count, such as those of
+    `parameter.data` or a new parameter instead of an old one, need `refresh()`.
 
     Args:
         model: A model of timm or transformers, on the CPU, in float32, with zeros in its weights.
@@ -66,9 +69,10 @@ class CompiledModel(nn.Module):
         super().__init__()
         self.model = model
         self.num_threads = num_threads
-        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._graphs: dict[tuple[tuple[int, ...], bool], Graph] = {}
         self._slower: dict[tuple[tuple[int, ...], bool], bool] = {}
         self._known: dict[torch.Size, Graph] = {}
+        self._watch()
         self.training = False
         self.register_load_state_dict_post_hook(_refresh_after_loading)
 
@@ -78,7 +82,7 @@ class CompiledModel(nn.Module):
         images = args[0] if alone else self._only_images(args, kwargs)
         if isinstance(images, Tensor) and images.dtype is torch.float32 and images.is_cpu:
             graph = self._known.get(images.shape)  # all that is below takes as long as a small network's kernels
-            if graph is not None:
+            if graph is not None and sum(map(_version, self._watched)) == self._seen:
                 return graph.run(images)
         with torch.no_grad():
             return self._run(images, args, kwargs)
@@ -90,8 +94,10 @@ class CompiledModel(nn.Module):
         _check_images(images)
         if not len(images):
             return self.model(images)
-        shape = tuple(images.shape[1:])
-        graph = self._graphs.get(shape) or self._build(shape)
+        if sum(map(_version, self._watched)) != self._seen:
+            logger.info("the weights have changed: compiling again")
+            self.refresh()
+        graph = self._graph(tuple(images.shape))
         if self._torch_is_faster(graph, len(images) > 1):
             return self.model(images)
         if graph.direct:
@@ -102,20 +108,20 @@ class CompiledModel(nn.Module):
 
     def choices(self, *shape: int) -> list[Choice]:
         """How each layer is computed for images of a shape (channels, height, width), and why."""
-        return (self._graphs.get(shape) or self._build(shape)).choices
+        return self._graph((1, *shape)).choices
 
     def torch_operations(self, *shape: int) -> list[str]:
         """The operations that run in torch, because the engine does not have them."""
-        return (self._graphs.get(shape) or self._build(shape)).torch_nodes
+        return self._graph((1, *shape)).torch_nodes
 
     def in_torch(self, *shape: int) -> bool:
         """Whether a batch of a shape (images, channels, height, width) runs in torch, because that is faster."""
-        graph = self._graphs.get(shape[1:]) or self._build(shape[1:])
-        return self._torch_is_faster(graph, shape[0] > 1)
+        return self._torch_is_faster(self._graph(shape), shape[0] > 1)
 
     def refresh(self) -> None:
         """Read the weights again after they were changed."""
         _check_weights(self.model)
+        self._watch()
         for cache in (self._graphs, self._slower, self._known):
             cache.clear()
 
@@ -132,7 +138,7 @@ class CompiledModel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without compiled code, which is made again where it is needed."""
-        return {**self.__dict__, "_graphs": {}, "_slower": {}, "_known": {}}
+        return {**self.__dict__, "_graphs": {}, "_slower": {}, "_known": {}, "_watched": [], "_seen": -1}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "CompiledModel":
         moved = fn(torch.zeros(1))
@@ -152,9 +158,27 @@ class CompiledModel(nn.Module):
             raise PruningError("no images: call the model with a tensor (batch, channels, height, width)")
         return None
 
-    def _build(self, shape: tuple[int, ...]) -> Graph:
-        with _BUILDING:
-            return self._graphs.get(shape) or self._build_alone(shape)
+    def _watch(self) -> None:
+        """Remember how often the weights were changed so far.
+
+        Watching every parameter and buffer would take as long as some layers of a small network, so of those that are
+        not pruned the first and the last ones stand for all: training changes all of them.
+        """
+        weights = list(prunable_parameters(self.model).values())
+        ids = {id(weight) for weight in weights}
+        others = [p for p in self.model.parameters() if id(p) not in ids]
+        # A BatchNorm's means change without being counted, but not without its last buffer, the number of batches.
+        self._watched = [*weights, *others[:1], *others[-1:], *list(self.model.buffers())[-1:]]
+        self._seen = sum(map(_version, self._watched))
+
+    def _graph(self, shape: tuple[int, ...]) -> Graph:
+        """What computes a batch of a shape (images, channels, height, width)."""
+        size, divided = shape[1:], shape[0] >= self.num_threads > 1
+        graph = self._graphs.get((size, divided))
+        if graph is None:
+            with _BUILDING:
+                graph = self._graphs.get((size, divided)) or self._build(size, divided)
+        return graph
 
     def _refuse_training(self) -> None:
         if any(module.training for module in self.model.modules()):
@@ -162,20 +186,20 @@ class CompiledModel(nn.Module):
                 "the original model is in training mode: call its eval(), and refresh() if its weights changed"
             )
 
-    def _build_alone(self, shape: tuple[int, ...]) -> Graph:
+    def _build(self, shape: tuple[int, ...], divided: bool) -> Graph:
         self._refuse_training()
-        if len(self._graphs) >= MAX_SIZES:
+        if len(self._graphs) >= MAX_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
             self._known.clear()
         start = time.perf_counter()
         try:
-            graph = build_graph(self.model, shape, host(), self.num_threads)
+            graph = build_graph(self.model, shape, host(), self.num_threads, divided=divided)
         except PruningError:
             raise
         except FAILURES as error:
             size = " x ".join(map(str, shape))
             raise PruningError(f"the model cannot be compiled for images of {size}: {_first_line(error)}") from error
-        self._graphs[shape] = graph
+        self._graphs[shape, divided] = graph
         logger.info("compiled for images of %s in %.1f s", shape, time.perf_counter() - start)
         return graph
 

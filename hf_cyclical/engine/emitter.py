@@ -154,6 +154,11 @@ class Emitter:
         """A signed 32-bit integer."""
         return self.b.sext(self.load(address, offset, I32), I64)
 
+    def prefetch(self, address: Value) -> None:
+        """Bring a cache line nearer; an address of nothing does no harm."""
+        options = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to be read, to be kept, data
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), self.at(address), *options)
+
     def splat(self, scalar: Value | float) -> Value:
         if not isinstance(scalar, ir.Value):
             return ir.Constant(self.vector, [scalar] * self.width)

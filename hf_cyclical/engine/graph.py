@@ -1,11 +1,11 @@
 """A model as rows of kernels and torch calls, for images of one size; and running it."""
 
 import math
-import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from .native import Host
 from .nodes import Materialized, Slot, TorchCall, follow_changes
 from .plan import Choice, Plan
 from .program import Allocate, Instance, ordinary_memory
+from .workers import Workers
 
 __all__ = ["Graph", "build_graph"]
 
@@ -57,7 +58,7 @@ class Graph:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._instances: list[Instance] = []
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._pool: Workers | None = None
         self._short: bool | None = None
         self._leaf = self.out_spec.is_leaf()
         self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
@@ -93,23 +94,39 @@ class Graph:
         slots: dict[int, TorchTensor] = {0: images}
         for slot, shape in self._shapes.items():
             slots[slot] = torch.empty(count, *shape)
-        if self.threads == 1 or (count < self.threads and self._is_short(slots)):
+        if (count < self.threads and (self.program.threads == 1 or self._is_short(slots))) or self.threads == 1:
             instance = self._instance(0)
             self._point(instance, slots, 0)
             instance.run(*self.steps[0], count)
             return [_batched(output, slots, count) for output in self.outputs]
-        parts = min(self.threads, count)
-        if count >= self.threads:
-            starts = [count * i // parts for i in range(parts + 1)]
-            jobs = [(self._instance(i), starts[i], starts[i + 1] - starts[i], 0, 1) for i in range(parts)]
+        if count < self.threads:
+            self._point(self._instance(0), slots, 0)
+            self._share(self._instance(0), *self.steps[0], count)
         else:
-            self._instance(0).ready()
-            jobs = [(self._instance(0), 0, count, rank, self.threads) for rank in range(self.threads)]
-        for instance, start, _, rank, _ in jobs:
-            if rank == 0:
-                self._point(instance, slots, start)
-        self._together(jobs)
+            self._divide(slots, count)
         return [_batched(output, slots, count) for output in self.outputs]
+
+    def _divide(self, slots: dict[int, TorchTensor], count: int) -> None:
+        """Each thread runs all rows for some of the images."""
+        starts = [count * i // self.threads for i in range(self.threads + 1)]
+        done: SimpleQueue[None] = SimpleQueue()
+        for i in reversed(range(self.threads)):
+            instance = self._instance(i)
+            self._point(instance, slots, starts[i])
+            run = partial(instance.run, *self.steps[0], starts[i + 1] - starts[i])
+            if i:
+                self._workers().start(i - 1, lambda run=run: done.put(run()))
+            else:
+                run()
+        for _ in range(1, self.threads):
+            done.get()
+
+    def _share(self, instance: Instance, first: int, last: int, count: int = 1) -> None:
+        """All threads run the rows together."""
+        instance.ready(self.threads)
+        for rank in range(1, self.threads):
+            self._workers().start(rank - 1, partial(instance.run, first, last, count, rank, self.threads))
+        instance.run(first, last, count, 0, self.threads)
 
     def _is_short(self, slots: dict[int, TorchTensor]) -> bool:
         """Whether one image takes so little time that waking up other threads would take longer."""
@@ -122,26 +139,10 @@ class Graph:
                 self._short = time.thread_time() - start < self.alone_below
         return self._short
 
-    def _together(self, jobs: list[tuple[Instance, int, int, int, int]]) -> None:
-        (first, last) = self.steps[0]
-
-        def work(job: tuple[Instance, int, int, int, int]) -> None:
-            instance, _, count, rank, size = job
-            instance.run(first, last, count, rank, size)
-
-        if len(jobs) == 1:
-            return work(jobs[0])
-        others = [self._workers().submit(work, job) for job in jobs[1:]]
-        work(jobs[0])
-        for other in others:
-            other.result()
-        return None
-
-    def _workers(self) -> ThreadPoolExecutor:
-        """Threads of this process: those of a parent do not exist after a fork."""
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = (os.getpid(), ThreadPoolExecutor(self.threads - 1))
-        return self._pool[1]
+    def _workers(self) -> Workers:
+        if self._pool is None or not self._pool.alive:
+            self._pool = Workers(self.threads - 1)
+        return self._pool
 
     def _point(self, instance: Instance, slots: dict[int, TorchTensor], start: int) -> None:
         for cell, (slot, _) in enumerate(self.cells):
@@ -176,15 +177,10 @@ class Graph:
         return [_resolve(output, slots) for output in self.outputs]
 
     def _rows_of(self, instance: Instance, first: int, last: int) -> None:
-        if self.threads == 1:
+        if self.program.threads == 1:
             instance.run(first, last)
-            return
-        instance.ready()
-        size = self.threads
-        others = [self._workers().submit(instance.run, first, last, 1, rank, size) for rank in range(1, size)]
-        instance.run(first, last, 1, 0, size)
-        for other in others:
-            other.result()
+        else:
+            self._share(instance, first, last)
 
 
 def _is_all(value: Materialized, floats: int) -> bool:
@@ -222,14 +218,26 @@ def _stacked(values: list[Any]) -> Any:
 
 
 @torch.no_grad()
-def build_graph(model: nn.Module, shape: tuple[int, ...], target: Host, threads: int) -> Graph:
-    """Compile a model for images of one shape (channels, height, width)."""
+def build_graph(
+    model: nn.Module, shape: tuple[int, ...], target: Host, threads: int, *, divided: bool = False
+) -> Graph:
+    """Compile a model for images of one shape (channels, height, width).
+
+    Args:
+        model: What to compile.
+        shape: Of an image.
+        target: The processor.
+        threads: How many compute.
+        divided: Whether threads get images of their own, so that an image need not be cut into bands.
+    """
     example = torch.zeros(1, *shape)
     exported = torch.export.export(model, (example,), strict=False)
     follow_changes(exported.graph)
-    plan = Plan(target, threads)
+    plan = Plan(target, 1 if divided else threads)
     low = Lowering(plan, exported)
     results = low.run(HANDLERS)
+    if divided and low.torch_calls:
+        return build_graph(model, shape, target, threads)  # images go through torch one by one
     outputs = [low.outside(value) for value in results]
     program, ends = plan.program()
     program.cells = len(low.cells)

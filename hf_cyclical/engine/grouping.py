@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from .depthwise import WINDOWS
+from .movement import COPY
 from .planes import Tensor
 from .products import emit_dense, emit_sparse
 from .program import Field, Place, Row
@@ -19,51 +20,66 @@ GROUP = 256 * 1024  # bytes of the channels computed at a time, so that they are
 
 def in_groups(operators: Sequence[list[Row]]) -> list[list[Row]]:
     """The rows of each operator, but those of a convolution and of a depthwise one or a pooling after it in turns."""
-    users = Counter(tensor for rows in operators for row in rows for tensor in row.tensors())
+    users = Counter(tensor for rows in operators for tensor in {t for row in rows for t in row.tensors()})
     grouped = list(operators)
     for i, (first, second) in enumerate(pairwise(operators)):
-        if len(first) == len(second) == 1 and _fit(first[0], second[0], users):
-            grouped[i], grouped[i + 1] = _turns(first[0], second[0]), []
+        if first and second and _fit(first, second, users):
+            grouped[i], grouped[i + 1] = _turns(first, second), []
     return grouped
 
 
-def _fit(first: Row, second: Row, users: Counter) -> bool:
-    if first.kernel.emit not in (emit_sparse, emit_dense, emit_winograd) or second.kernel.fields is not WINDOWS:
+def _fit(first: list[Row], second: list[Row], users: Counter) -> bool:
+    write, read = first[-1], second[-1]  # before the last one, other bands, and copies of rows between bands
+    if write.kernel.emit not in (emit_sparse, emit_dense, emit_winograd) or read.kernel.fields is not WINDOWS:
         return False
-    middle = _tensor(second, "source")
-    alone = _tensor(first, "target") is middle and users[middle] == 2 and not middle.exclusive
-    return alone and first.fields.get("blocks", 1) == 1 and 4 * middle.layout.floats > LARGE
+    middle = _tensor(read, "source")
+    alone = _tensor(write, "target") is middle and users[middle] == 2 and not middle.exclusive
+    return alone and write.fields.get("blocks", 1) == 1 and 4 * middle.layout.band_floats > LARGE
 
 
-def _turns(first: Row, second: Row) -> list[Row]:
-    layout, target = _tensor(second, "source").layout, second.fields["target"]
-    at_once = {emit_dense: first.kernel.variant[1], emit_winograd: AT_ONCE}.get(first.kernel.emit, 1)
-    groups = -(-4 * layout.floats // GROUP)
+def _turns(first: list[Row], second: list[Row]) -> list[Row]:
+    layout, kernel = _tensor(second[-1], "source").layout, first[-1].kernel
+    at_once = {emit_dense: kernel.variant[1], emit_winograd: AT_ONCE}.get(kernel.emit, 1)
+    groups = -(-4 * layout.band_floats // GROUP)
     size = -(-layout.channels // (groups * at_once)) * at_once
     middle = Tensor(replace(layout, channels=size))
-    rows = []
+    rows = [row for row in first if row.kernel.fields is COPY]
     for start in range(0, layout.channels, size):
         part = slice(start, min(start + size, layout.channels))
-        count = part.stop - start
-        write: dict[str, Field] = {
-            "target": Place(middle, first.fields["target"].offset),
-            "bias": first.fields["bias"][part],
-            "outputs": count // at_once,
-        }
-        if first.kernel.emit is emit_winograd:
-            write["weights"] = first.fields["weights"][start // at_once : part.stop // at_once]
-        else:
-            write["starts"] = first.fields["starts"][start // at_once : part.stop // at_once + 1]
-        if "residual_planes" in first.fields:
-            write["residual_planes"] = first.fields["residual_planes"][part]
-        read: dict[str, Field] = {
-            "source": Place(middle, second.fields["source"].offset),
-            "target": replace(target, offset=target.offset + start * second.fields["target_stride"]),
-            "planes": count,
-        }
-        read |= {name: second.fields[name][part] for name in ("weights", "bias") if name in second.fields}
-        rows += [Row(first.kernel, first.fields | write), Row(second.kernel, second.fields | read)]
+        rows += [_writing(row, middle, part, at_once) for row in first if row.kernel.fields is not COPY]
+        rows += [_reading(row, middle, part) for row in second]
     return rows
+
+
+def _writing(row: Row, middle: Tensor, part: slice, at_once: int) -> Row:
+    """A row of a convolution for some of its outputs."""
+    fields = row.fields
+    write: dict[str, Field] = {
+        "target": replace(fields["target"], tensor=middle),
+        "bias": fields["bias"][part],
+        "outputs": (part.stop - part.start) // at_once,
+    }
+    if row.kernel.emit is emit_winograd:
+        write["weights"] = fields["weights"][part.start // at_once : part.stop // at_once]
+    else:
+        write["starts"] = fields["starts"][part.start // at_once : part.stop // at_once + 1]
+    if "residual_planes" in fields:
+        write["residual_planes"] = fields["residual_planes"][part]
+    return replace(row, fields=fields | write, bundle=row.bundle and (row.bundle, part.start))
+
+
+def _reading(row: Row, middle: Tensor, part: slice) -> Row:
+    """A row that reads them: windows, or a copy of rows from one band to another."""
+    fields, count = row.fields, part.stop - part.start
+    read: dict[str, Field] = {"source": replace(fields["source"], tensor=middle)}
+    if row.kernel.fields is COPY:
+        read |= {"target": replace(fields["target"], tensor=middle), "channels": count}
+    else:
+        target = fields["target"]
+        offset = target.offset + part.start * fields["target_stride"]
+        read |= {"target": replace(target, offset=offset), "planes": count}
+        read |= {name: fields[name][part] for name in ("weights", "bias") if name in fields}
+    return replace(row, fields=fields | read, bundle=row.bundle and (row.bundle, part.start))
 
 
 def _tensor(row: Row, field: str) -> Tensor | None:

@@ -204,7 +204,8 @@ def _concatenate(low: Lowering, node: Node) -> Value:
 def _joined(low: Lowering, view: View, axis: str, parts: list[Any], tensors: list[Any], sizes: list[int]) -> Value:
     channels, pixels = (math.prod(d.size for d in view.dims if d.axis in axes) for axes in ("c", "hwp"))
     first = next(t for t in tensors if t is not None)
-    target = low.plan.tensor(channels, *((1, pixels) if axis == "p" else first.shape[1:]), exclusive=True)
+    size, rows = ((1, pixels), 0) if axis == "p" else (first.shape[1:], first.layout.band_rows)
+    target = low.plan.tensor(channels, *size, exclusive=True, band_rows=rows)
     view = replace(view, tensor=target, channel=0)
     constant, start = torch.zeros(view.shape), 0
     dim = next(i for i, d in enumerate(view.dims) if d.axis == axis)

@@ -3,11 +3,12 @@
 import numpy as np
 
 from .attention import ATTENTION, ROWS, emit_attention
+from .bands import pixel_mask
 from .copies import first_pixels
 from .layers import SURELY_DENSE
 from .matvec import MATVEC, emit_dense_matvec, emit_sparse_matvec
 from .native import Kernel
-from .operators import Activation, pixel_mask
+from .operators import Activation
 from .plan import Choice, Plan
 from .planes import Tensor, tile_sizes
 from .program import Field, Program, Row

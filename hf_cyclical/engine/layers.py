@@ -1,12 +1,13 @@
 """Convolutions and linear layers on planes: sparse, or dense where zeros are too few."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .copies import External, Phases, copy_in, first_pixels, split_phases
+from .bands import for_bands, pixel_mask, with_rows_for
+from .copies import External, Phases, copy_in, exchange, first_pixels, in_rows_of, split_phases
 from .native import Kernel
-from .operators import IDENTITY, Activation, need_taps, pixel_mask, tap_places
+from .operators import IDENTITY, Activation, need_taps, tap_places
 from .plan import Choice, Plan
 from .planes import Tensor, tile_sizes
 from .products import PRODUCT, emit_dense, emit_sparse
@@ -16,7 +17,9 @@ from .weights import Matrix, dense_rows, sparse_pairs
 
 __all__ = ["SURELY_DENSE", "Convolution", "Residual", "as_phases", "convolve"]
 
-CACHE_BYTES = 32 * 1024  # of inputs that a block's tile may take, where blocks are tried
+CACHE_BYTES = 20 * 1024, 56 * 1024  # of inputs that a block's tile may take, where blocks are tried
+AROUND = 3  # vectors around a tile that a kernel of more than one pixel reads
+AHEAD = 2048  # bytes of pairs, which take longer than memory does to answer
 SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
 TILES_TRIED = 3
 
@@ -63,20 +66,23 @@ def convolve(
     activation: Activation = IDENTITY,
 ) -> Tensor:
     """activation(convolution(source) + residual)."""
-    target = plan.tensor(len(layer.weight), *layer.size)
+    phases = with_rows_for(plan, as_phases(plan, source, layer.stride), layer.size[0])
+    target = plan.tensor(len(layer.weight), *layer.size, band_rows=phases.tensor.layout.band_rows)
     target.nonnegative = activation.nonnegative
-    phases = as_phases(plan, source, layer.stride)
     taps = tap_places(phases, layer.weight.shape[2:], layer.dilation, layer.padding)
     need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
     if residual is not None:
+        residual = replace(residual, tensor=in_rows_of(plan, residual.tensor, target.layout.band_rows))
         plan.same_rows(residual.tensor, target)
 
     def emit(program: Program) -> None:
-        matrix = _matrix(layer, phases, taps)
+        if any(dy for _, dy, _ in taps):
+            exchange(plan, program, phases.tensor)
+        matrix = _matrix(layer, phases, taps, target)
         ends = _ends(phases.tensor, target, layer.bias, residual, activation)
         row, choice = _choose(plan, layer, matrix, target, ends, activation)
         plan.choices.append(choice)
-        program.rows.append(row)
+        program.rows += for_bands(row, target)
 
     plan.later(emit)
     return target
@@ -92,7 +98,7 @@ def as_phases(plan: Plan, source: Tensor | External | Phases, stride: tuple[int,
     return split_phases(plan, source, stride)
 
 
-def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]) -> Matrix:
+def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]], target: Tensor) -> Matrix:
     outputs, inputs = layer.weight.shape[:2]
     layout = phases.tensor.layout
     channel = np.arange(inputs)[:, None] + np.array([first for first, _, _ in taps])[None]
@@ -102,20 +108,19 @@ def _matrix(layer: Convolution, phases: Phases, taps: list[tuple[int, int, int]]
     shifts = 4 * group * inputs * layout.stride
     weights = layer.weight.reshape(outputs, -1)
     channels = np.broadcast_to(np.arange(inputs)[:, None], offsets.shape)
-    _check_reach(layer, offsets, shifts, phases.tensor)
+    _check_reach(layer.name, target, offsets, shifts, phases.tensor)
     return Matrix(weights, offsets.reshape(-1), channels.reshape(-1), shifts)
 
 
-def _check_reach(layer: Convolution, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
-    """Every vector that the kernel will read lies in the source's buffer."""
+def _check_reach(name: str, target: Tensor, offsets: np.ndarray, shifts: np.ndarray, source: Tensor) -> None:
+    """Every vector that the kernel will read lies in the source's buffer, in the same band."""
     layout = source.layout
-    height, width = layer.size
-    vectors = -(-((height - 1) * layout.pitch + width) // layout.lanes)
-    span = 4 * (vectors + max(1, vectors // 16)) * layout.lanes
+    span = 4 * (target.layout.vectors + target.layout.slack) * layout.lanes
     first = layout.first_pixel() + int(offsets.min())
     last = layout.first_pixel() + int(offsets.max()) + int(shifts.max()) + span
-    if first < 0 or last > 4 * layout.floats or 4 * layout.floats >= 2**31:
-        raise ValueError(f"{layer.name} would read bytes {first} to {last} of a buffer of {4 * layout.floats}")
+    size = 4 * layout.band_floats
+    if first < 0 or last > size or size >= 2**31 or layout.bands != target.layout.bands:
+        raise ValueError(f"{name} would read bytes {first} to {last} of a buffer of {size}")
 
 
 def _ends(
@@ -194,10 +199,11 @@ def _ways(plan: Plan, layer: Convolution, matrix: Matrix, target: Tensor) -> lis
     if layer.groups > 1 or layer.sparsity >= SURELY_DENSE:
         sizes = tile_sizes(target.layout, registers)[:TILES_TRIED]
         channels = int(matrix.channels.max(initial=0)) + 1
-        tap_bytes = 8 * plan.target.width * max(sizes)
+        around = 0 if layer.weight.shape[2:] == (1, 1) else AROUND
+        tile_bytes = 4 * plan.target.width * (max(sizes) + around)
         blocks = {channels}
         if layer.groups == 1:
-            blocks |= {min(channels, max(8, CACHE_BYTES * times // tap_bytes)) for times in (1, 3)}
+            blocks |= {min(channels, max(8, size // tile_bytes)) for size in CACHE_BYTES}
         ways += [Way("sparse", size, 1, block) for block in sorted(blocks) for size in sizes]
     if layer.groups == 1 and layer.sparsity < SURELY_SPARSE:
         at_once = next(n for n in (4, 2, 1) if outputs % n == 0)
@@ -216,7 +222,8 @@ def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, F
         pairs = sparse_pairs(matrix, way.block, chains)
         fields |= {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks}
         fields["outputs"] = len(matrix.weights)
-        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind)), ends | fields)
+        ahead = AHEAD if tiles == 1 else 0
+        return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind, ahead)), ends | fields)
     dense = dense_rows(matrix, way.at_once, way.block)
     fields |= {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}
     fields |= {"blocks": dense.blocks, "block_inputs": dense.block_inputs}

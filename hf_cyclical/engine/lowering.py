@@ -196,7 +196,8 @@ class Lowering:
         if view.zeros == (0, 0) and view.border == (0, 0, 0, 0) and view.step == (1, 1):
             return tensor, replace(view, tensor=tensor)
         (height, width), channels = view.spatial, tensor.shape[0]
-        target = self.plan.tensor(channels + sum(view.zeros), height, width, exclusive=True)
+        rows = self.plan.band_rows(height, width)
+        target = self.plan.tensor(channels + sum(view.zeros), height, width, exclusive=True, band_rows=rows)
         if view.step != (1, 1):
             phases = self.split(tensor, view.step)
             phases.needed.add((0, 0))
@@ -213,7 +214,7 @@ class Lowering:
         if view.complete:
             return tensor
         if view.simple:
-            part = self.plan.tensor(view.channels, *tensor.shape[1:])
+            part = self.plan.tensor(view.channels, *tensor.shape[1:], band_rows=tensor.layout.band_rows)
             copy_into(self.plan, tensor, part, of=view.channel, channels=view.channels)
             return part
         return None

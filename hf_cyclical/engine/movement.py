@@ -22,12 +22,13 @@ COPY = (
     "columns",
 )
 RUN = (
-    "rows",  # addresses of the rows to run
+    "rows",  # for each row to run: its address, its owner, and whether threads wait after it
     "count",
     "images",
     "cells",  # (address, bytes to the next image) pairs
     "cell_count",
-    "barrier",  # a counter that is 0
+    "barrier",  # a counter of how often threads have come to wait
+    "epoch",  # address of how often all of them have waited before this run
     "sleep",  # address of a function that lets other threads run, or 0
 )
 SPINS = 4000
@@ -91,13 +92,23 @@ def _copy_vectors(e: Emitter, here: Value, there: Value, step: int) -> None:
 
 
 def emit_run(e: Emitter) -> None:
-    """Run rows, one after the other, for each image; between rows all threads wait for one another."""
+    """Run rows, one after the other, for each image; where a row says so, all threads wait for one another."""
     kernel = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64])
 
     def step(index: Value, waited: Value) -> Value:
-        row = e.at(e.load(e.add(e["rows"], e.mul(index, 8)), kind=I64))
-        e.b.call(e.b.inttoptr(e.b.load(row, typ=I64), kernel.as_pointer()), [row, e.rank, e.size])
-        return _wait(e, waited)
+        entry = e.add(e["rows"], e.mul(index, 24))
+        row, owner = e.at(e.load(entry, kind=I64)), e.load(entry, 8, kind=I64)
+        owned = e.b.icmp_signed(">=", owner, e.i(0))
+        mine = e.b.icmp_signed("==", e.b.srem(owner, e.size), e.rank)
+
+        def call() -> Vector:
+            part = [e.b.select(owned, e.i(whole), own) for whole, own in ((0, e.rank), (1, e.size))]
+            e.b.call(e.b.inttoptr(e.b.load(row, typ=I64), kernel.as_pointer()), [row, *part])
+            return []
+
+        e.choose(e.b.or_(e.b.not_(owned), mine), call, list)
+        waits = e.nonzero(e.load(entry, 16, kind=I64))
+        return e.choose(waits, lambda: [_wait(e, waited)], lambda: [waited])[0]
 
     def image(_: Value, carry: Vector) -> Vector:
         waited = e.loop(0, e["count"], 1, carry, lambda index, c: [step(index, c[0])])[0]
@@ -107,10 +118,11 @@ def emit_run(e: Emitter) -> None:
             moved = e.add(e.load(at, kind=I64), e.load(at, 8, kind=I64))
             e.b.store(moved, e.at(at))
 
+        waited = _wait(e, waited)
         e.each(0, e.b.select(e.equal(e.rank, 0), e["cell_count"], e.i(0)), advance)
         return [_wait(e, waited)]
 
-    e.loop(0, e["images"], 1, [e.i(0)], image)
+    e.loop(0, e["images"], 1, [e.load(e["epoch"], kind=I64)], image)
     e.end()
 
 

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .copies import External, Phases, first_pixels, split_phases
+from .bands import for_bands, pixel_mask, with_rows_for
+from .copies import External, Phases, exchange, first_pixels, in_rows_of, split_phases
 from .native import Kernel
 from .pixelwise import COMBINE, MAXIMUM, MEAN, NORM, emit_combine, emit_maximum, emit_mean, emit_norm
 from .plan import Plan
 from .planes import Tensor
-from .program import Place, Program
+from .program import Place, Program, Row
 
 __all__ = [
     "IDENTITY",
@@ -22,7 +23,6 @@ __all__ = [
     "mean",
     "need_taps",
     "norm",
-    "pixel_mask",
     "tap_places",
 ]
 
@@ -60,7 +60,9 @@ def combine(
         activation: What is applied to the result.
     """
     channels, height, width = first.shape
-    target = plan.tensor(channels, height, width, flat=first.layout.flat)
+    target = plan.tensor(channels, height, width, flat=first.layout.flat, band_rows=first.layout.band_rows)
+    if isinstance(second, Tensor) and operation != "scale":
+        second = in_rows_of(plan, second, first.layout.band_rows)
     if not first.layout.flat:
         plan.same_rows(first, target)
         if isinstance(second, Tensor) and operation != "scale":
@@ -79,33 +81,26 @@ def combine(
             elif operation == "scale":
                 ends |= {name: np.ascontiguousarray(tensor, np.float32), f"{name}_stride": 4}
             else:
-                ends |= {name: _laid_out(tensor, target), f"{name}_stride": 4 * layout.stride}
+                ends[f"{name}_stride"] = 4 * layout.stride
         kernel = Kernel("combine", COMBINE, emit_combine, (operation, activation.kind))
-        program.add(kernel, **ends, **size, **activation.fields())
+        rows = for_bands(Row(kernel, ends | size | activation.fields()), target)
+        for band, row in enumerate(rows):
+            if isinstance(second, np.ndarray) and operation != "scale":
+                row.fields["second"] = _laid_out(second, target, band)
+        program.rows += rows
 
     plan.later(emit)
     return target
 
 
-def _laid_out(array: np.ndarray, like: Tensor) -> np.ndarray:
-    """A constant in the layout of a tensor, from its first pixel on."""
-    layout = like.layout
+def _laid_out(array: np.ndarray, like: Tensor, band: int) -> np.ndarray:
+    """The part of a constant for a band of a tensor, in its layout, from its first pixel on."""
+    layout, start = like.layout, band * like.layout.rows
+    count = layout.rows_of(band)
     planes = np.zeros((layout.channels + 1, layout.stride), np.float32)
-    rows = planes[:-1, layout.lead : layout.lead + layout.height * layout.pitch]
-    rows.reshape(layout.channels, layout.height, layout.pitch)[:, :, : layout.width] = array
+    rows = planes[:-1, layout.lead : layout.lead + count * layout.pitch]
+    rows.reshape(layout.channels, count, layout.pitch)[:, :, : layout.width] = array[:, start : start + count]
     return planes.reshape(-1)[layout.lead :]
-
-
-def pixel_mask(tensor: Tensor) -> np.ndarray:
-    """All bits set where a plane has pixels; the same array for all tensors of a geometry."""
-    layout = tensor.layout
-    key = (layout.height, layout.width, layout.pitch, layout.lanes)
-    if key not in _MASKS:
-        _MASKS[key] = layout.mask()
-    return _MASKS[key]
-
-
-_MASKS: dict[tuple[int, ...], np.ndarray] = {}  # one per geometry: a network has few
 
 
 def max_pool(
@@ -118,26 +113,27 @@ def max_pool(
 ) -> Tensor:
     """Max pooling to a given size. The padding of the copy that it reads is -inf."""
     phases = split_phases(plan, source, stride)
-    old = phases.tensor.layout
-    phases.tensor.layout = type(old)(old.channels, old.height, old.width, old.lanes, fill=-math.inf)
-    target = plan.tensor(phases.channels, *size)
+    phases.tensor.layout = replace(phases.tensor.layout, fill=-math.inf)
+    phases = with_rows_for(plan, phases, size[0])
+    target = plan.tensor(phases.channels, *size, band_rows=phases.tensor.layout.band_rows)
     taps = tap_places(phases, kernel, (1, 1), padding)
     need_taps(plan, phases.tensor, target, [(dy, dx) for _, dy, dx in taps])
 
     def emit(program: Program) -> None:
         layout = phases.tensor.layout
+        exchange(plan, program, phases.tensor)
         offsets = [4 * (channel * layout.stride + dy * layout.pitch + dx) for channel, dy, dx in taps]
-        program.add(
-            Kernel("maximum", MAXIMUM, emit_maximum, (len(offsets),)),
-            source=first_pixels(phases.tensor),
-            source_stride=4 * layout.stride,
-            target=first_pixels(target),
-            target_stride=4 * target.layout.stride,
-            planes=phases.channels,
-            vectors=target.layout.vectors,
-            mask=pixel_mask(target),
-            offsets=np.array(offsets, np.int32),
-        )
+        fields = {
+            "source": first_pixels(phases.tensor),
+            "source_stride": 4 * layout.stride,
+            "target": first_pixels(target),
+            "target_stride": 4 * target.layout.stride,
+            "planes": phases.channels,
+            "vectors": target.layout.vectors,
+            "mask": pixel_mask(target),
+            "offsets": np.array(offsets, np.int32),
+        }
+        program.rows += for_bands(Row(Kernel("maximum", MAXIMUM, emit_maximum, (len(offsets),)), fields), target)
 
     plan.later(emit)
     return target
@@ -165,7 +161,7 @@ def need_taps(plan: Plan, source: Tensor, target: Tensor, taps: Sequence[tuple[i
     plan.pad(
         source,
         above=max(0, -min(rows)),
-        below=max(0, max(rows) + out_height - height),
+        below=max(0, max(rows) if source.layout.band_rows else max(rows) + out_height - height),
         gap=max(0, -min(columns), max(columns) + out_width - width),
     )
 
@@ -184,6 +180,10 @@ def mean(plan: Plan, source: Tensor) -> Tensor:
             target_stride=4 * target.layout.stride,
             planes=channels,
             vectors=source.layout.vectors,
+            bands=source.layout.bands,
+            band_bytes=4 * source.layout.band_floats,
+            mask=pixel_mask(source),
+            last_mask=pixel_mask(source, source.layout.bands - 1),
             factor=1.0 / (height * width),
         )
 
@@ -194,24 +194,24 @@ def mean(plan: Plan, source: Tensor) -> Tensor:
 def norm(plan: Plan, source: Tensor, weight: np.ndarray, bias: np.ndarray, epsilon: float) -> Tensor:
     """LayerNorm over channels."""
     channels, height, width = source.shape
-    target = plan.tensor(channels, height, width)
+    target = plan.tensor(channels, height, width, band_rows=source.layout.band_rows)
     plan.same_rows(source, target)
 
     def emit(program: Program) -> None:
-        program.add(
-            Kernel("norm", NORM, emit_norm),
-            source=first_pixels(source),
-            source_stride=4 * source.layout.stride,
-            target=first_pixels(target),
-            target_stride=4 * target.layout.stride,
-            planes=channels,
-            vectors=source.layout.vectors,
-            mask=pixel_mask(target),
-            weight=weight,
-            bias=bias,
-            epsilon=float(epsilon),
-            factor=1.0 / channels,
-        )
+        fields = {
+            "source": first_pixels(source),
+            "source_stride": 4 * source.layout.stride,
+            "target": first_pixels(target),
+            "target_stride": 4 * target.layout.stride,
+            "planes": channels,
+            "vectors": source.layout.vectors,
+            "mask": pixel_mask(target),
+            "weight": weight,
+            "bias": bias,
+            "epsilon": float(epsilon),
+            "factor": 1.0 / channels,
+        }
+        program.rows += for_bands(Row(Kernel("norm", NORM, emit_norm), fields), target)
 
     plan.later(emit)
     return target

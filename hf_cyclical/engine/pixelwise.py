@@ -19,7 +19,19 @@ COMBINE = (
     "high",
 )
 MAXIMUM = ("source", "source_stride", "target", "target_stride", "planes", "vectors", "mask", "offsets")
-MEAN = ("source", "source_stride", "target", "target_stride", "planes", "vectors", "factor")
+MEAN = (
+    "source",
+    "source_stride",
+    "target",
+    "target_stride",
+    "planes",
+    "vectors",
+    "bands",
+    "band_bytes",
+    "mask",  # of all bands but the last
+    "last_mask",
+    "factor",
+)
 NORM = (
     "source",
     "source_stride",
@@ -89,15 +101,21 @@ def emit_maximum(e: Emitter, taps: int) -> None:
 
 
 def emit_mean(e: Emitter) -> None:
-    """The sum of each plane, whose padding is zero, times a factor."""
+    """The sum of each plane times a factor, where what is after a band's last row may be the next band's."""
 
     def plane(index: Value) -> None:
         source, target = (e.add(e[name], e.mul(index, e[f"{name}_stride"])) for name in ("source", "target"))
 
-        def vector(offset: Value, carry: Vector) -> Vector:
-            return [e.b.fadd(carry[0], e.load(e.add(source, offset)))]
+        def band(index: Value, carry: Vector) -> Vector:
+            pixels = e.add(source, e.mul(index, e["band_bytes"]))
+            mask = e.b.select(e.equal(e.add(index, 1), e["bands"]), e["last_mask"], e["mask"])
 
-        (total,) = e.loop(0, e.mul(e["vectors"], e.vector_bytes), e.vector_bytes, [e.splat(0.0)], vector)
+            def vector(offset: Value, sums: Vector) -> Vector:
+                return [e.b.fadd(sums[0], e.keep(e.load(e.add(pixels, offset)), e.add(mask, offset)))]
+
+            return e.loop(0, e.mul(e["vectors"], e.vector_bytes), e.vector_bytes, carry, vector)
+
+        (total,) = e.loop(0, e["bands"], 1, [e.splat(0.0)], band)
         e.store(e.b.fmul(e.total(total), e.real("factor")), target)
 
     e.each(*e.share(e["planes"]), plane)

@@ -10,6 +10,8 @@ from .program import Program
 
 __all__ = ["Choice", "Plan"]
 
+MOST_WASTE = 1.5  # vectors of all bands, by those of an image in one piece
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -40,14 +42,32 @@ class Plan:
     threads: int = 1
     choices: list[Choice] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
+    exchanged: set[Tensor] = field(default_factory=set)
     _parents: dict[Tensor, Tensor] = field(default_factory=dict)
     _operators: list[Callable[[Program], None]] = field(default_factory=list)
 
-    def tensor(self, channels: int, height: int, width: int, *, flat: bool = False, exclusive: bool = False) -> Tensor:
+    def tensor(
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        *,
+        flat: bool = False,
+        exclusive: bool = False,
+        band_rows: int = 0,
+    ) -> Tensor:
         """A new tensor without padding."""
-        tensor = Tensor(Layout(channels, height, width, self.target.width, flat=flat), exclusive)
+        layout = Layout(channels, height, width, self.target.width, flat=flat, band_rows=band_rows)
+        tensor = Tensor(layout, exclusive)
         self.tensors.append(tensor)
         return tensor
+
+    def band_rows(self, height: int, width: int) -> int:
+        """Rows for each thread of an image of this size; 0 if it is not worth cutting it into bands."""
+        rows = -(-height // self.threads)
+        whole, band = (Layout(1, n, width, self.target.width, gap=1).vectors for n in (height, rows))
+        worth = self.threads > 1 and -(-height // rows) == self.threads and self.threads * band <= MOST_WASTE * whole
+        return rows if worth else 0
 
     def pad(self, tensor: Tensor, above: int = 0, below: int = 0, gap: int = 0) -> None:
         """Make sure that there is at least so much padding."""

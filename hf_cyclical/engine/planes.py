@@ -24,6 +24,8 @@ class Layout:
         below: Rows of padding after the last one.
         fill: What the padding holds.
         flat: A vector with one pixel per channel, side by side, without padding.
+        band_rows: Rows in a band, if the image is cut into bands, of which each has planes of its own; else 0. Each
+            thread computes one band, so that what it writes and what it reads are apart from what others do.
     """
 
     channels: int
@@ -35,6 +37,20 @@ class Layout:
     below: int = 0
     fill: float = 0.0
     flat: bool = False
+    band_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of a plane."""
+        return self.band_rows or self.height
+
+    @property
+    def bands(self) -> int:
+        return -(-self.height // self.rows)
+
+    def rows_of(self, band: int) -> int:
+        """Rows of a band that are the image's; the last one may have fewer than the others."""
+        return min(self.rows, self.height - band * self.rows)
 
     @property
     def pitch(self) -> int:
@@ -44,7 +60,7 @@ class Layout:
     @cached_property
     def vectors(self) -> int:
         """Vectors that hold all pixels of a plane and the gaps between them."""
-        return -(-((self.height - 1) * self.pitch + self.width) // self.lanes)
+        return -(-((self.rows - 1) * self.pitch + self.width) // self.lanes)
 
     @property
     def slack(self) -> int:
@@ -67,18 +83,23 @@ class Layout:
 
     @property
     def floats(self) -> int:
-        """Floats of the buffer: all planes, and one that stays as it is filled."""
+        """Floats of the buffer."""
+        return self.bands * self.band_floats
+
+    @property
+    def band_floats(self) -> int:
+        """Floats of a band: all planes, and one that stays as it is filled."""
         return _round_up(self.channels, 64) + 64 if self.flat else (self.channels + 1) * self.stride
 
     def first_pixel(self, channel: int = 0) -> int:
-        """Bytes from the buffer's start to a channel's first pixel."""
+        """Bytes from a band's start to a channel's first pixel."""
         return BYTES * (channel * self.stride + (0 if self.flat else self.lead))
 
-    def mask(self) -> np.ndarray:
-        """All bits set where there is a pixel, and none where there is padding."""
+    def mask(self, band: int = 0) -> np.ndarray:
+        """All bits set where a band has a pixel, and none where there is padding."""
         floats = np.arange((self.vectors + self.slack) * self.lanes)
         row, column = np.divmod(floats, self.pitch)
-        return np.where((column < self.width) & (row < self.height), -1, 0).astype(np.int32)
+        return np.where((column < self.width) & (row < self.rows_of(band)), -1, 0).astype(np.int32)
 
 
 @dataclass(eq=False)

@@ -33,9 +33,10 @@ PRODUCT = (
 
 
 PAIR_BYTES = 2 * BYTES
+LINE = 64  # bytes of a cache line
 
 
-def emit_sparse(e: Emitter, tile: int, chains: int, activation: str) -> None:
+def emit_sparse(e: Emitter, tile: int, chains: int, activation: str, ahead: int = 0) -> None:
     """Sparse weights: one load and one fused multiply-add per nonzero weight and vector.
 
     Args:
@@ -44,6 +45,7 @@ def emit_sparse(e: Emitter, tile: int, chains: int, activation: str) -> None:
         chains: Sums per vector that do not wait for each other, where a small tile would leave the processor idle; the
             pairs of an output come in this number.
         activation: What is applied to the result.
+        ahead: Bytes of the pairs that are on their way from memory, if no tile before has read them.
     """
 
     def accumulate(source: Value, _: Value, first: Value, last: Value, sums: Vector) -> Vector:
@@ -56,6 +58,8 @@ def emit_sparse(e: Emitter, tile: int, chains: int, activation: str) -> None:
                 terms += [e.fma(e.load(pixels, j * e.vector_bytes), weight, a) for j, a in enumerate(own)]
             return terms
 
+        if ahead:
+            e.each(e.add(first, ahead), e.add(last, ahead), e.prefetch, LINE)
         zeros = [e.splat(0.0)] * (tile * (chains - 1))
         terms = e.loop(first, last, chains * PAIR_BYTES, [*sums, *zeros], pairs)
         totals = terms[:tile]

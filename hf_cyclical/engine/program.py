@@ -3,7 +3,7 @@
 import ctypes
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -16,15 +16,18 @@ from .planes import Layout, Tensor
 __all__ = ["Allocate", "Cell", "Instance", "Place", "Program", "ordinary_memory"]
 
 Allocate = Callable[[int], np.ndarray]  # floats -> zeroed memory, aligned to 64 bytes
+WRITTEN = ("target", "scratch")  # the fields of rows that say where a kernel writes
+EPOCH = 16  # where in the memory of a barrier its epoch is: in a cache line that is not written while threads wait
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
 class Place:
-    """An address inside a tensor's buffer."""
+    """An address inside a tensor's buffer: bytes from the start of one of its bands."""
 
     tensor: Tensor
     offset: int = 0
+    band: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,25 @@ class Cell:
 Field = int | float | np.ndarray | Place | Cell | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
-    """A kernel, and what its fields hold."""
+    """A kernel, and what its fields hold.
+
+    Attributes:
+        owner: The thread that runs it alone; if -1, all threads share it.
+        bundle: Rows of the same bundle do not depend on each other, although they may use the same tensors.
+    """
 
     kernel: Kernel
     fields: dict[str, Field]
+    owner: int = -1
+    bundle: Hashable = None
 
     def tensors(self) -> list[Tensor]:
-        return [value.tensor for value in self.fields.values() if isinstance(value, Place)]
+        return [place.tensor for place in self.places()]
+
+    def places(self) -> list[Place]:
+        return [value for value in self.fields.values() if isinstance(value, Place)]
 
 
 @dataclass
@@ -64,12 +77,12 @@ class Program:
     rows: list[Row] = field(default_factory=list)
     cells: int = 0
 
-    def add(self, kernel: Kernel, **fields: Field) -> None:
+    def add(self, kernel: Kernel, *, owner: int = -1, bundle: Hashable = None, **fields: Field) -> None:
         """Append a row; what is not given is 0."""
         unknown = fields.keys() - set(kernel.fields)
         if unknown:
             raise ValueError(f"kernel {kernel.name} has no field {sorted(unknown)[0]!r}")
-        self.rows.append(Row(kernel, fields))
+        self.rows.append(Row(kernel, fields, owner, bundle))
 
     def cell(self) -> Cell:
         self.cells += 1
@@ -94,6 +107,38 @@ class Program:
                 if last[tensor] == i and not tensor.exclusive:
                     free.setdefault(tensor.layout, []).append(chosen[tensor])
         return chosen
+
+    def waits(self, chosen: dict[Tensor, int]) -> list[bool]:
+        """After which rows all threads wait for one another: where a row needs what another thread's rows used.
+
+        Args:
+            chosen: The buffer of each tensor.
+        """
+        waits = [False] * len(self.rows)
+        used: dict[tuple[int, int], list[tuple[Row, bool]]] = {}
+        for i, row in enumerate(self.rows):
+            touched = _touched(row, chosen)
+            if any(_clash(row, write, *other) for part, write in touched for other in used.get(part, ())):
+                waits[i - 1] = True
+                used = {}
+            for part, write in touched:
+                used.setdefault(part, []).append((row, write))
+        return waits
+
+
+def _touched(row: Row, chosen: dict[Tensor, int]) -> list[tuple[tuple[int, int], bool]]:
+    """The bands of buffers that a row uses, and whether it writes there. One that all threads share uses all bands."""
+    found = []
+    for name, place in row.fields.items():
+        if isinstance(place, Place):
+            bands = [place.band] if row.owner >= 0 else range(place.tensor.layout.bands)
+            found += [((chosen[place.tensor], band), name in WRITTEN) for band in bands]
+    return found
+
+
+def _clash(row: Row, write: bool, other: Row, other_write: bool) -> bool:
+    apart = row.owner == other.owner >= 0 or (row.bundle is not None and row.bundle == other.bundle)
+    return (write or other_write) and not apart
 
 
 def ordinary_memory(floats: int) -> np.ndarray:
@@ -125,8 +170,11 @@ class Instance:
                     self._memory[index][:] = tensor.layout.fill
         self._places = {tensor: self._memory[index] for tensor, index in chosen.items()}
         self._rows = [self._row(program.target, row) for row in program.rows]
-        self._addresses = np.array([row.ctypes.data for row in self._rows], np.int64)
-        self._barrier = np.zeros(16, np.int64)
+        waits = program.waits(chosen)
+        self._addresses = np.array(
+            [(row.ctypes.data, program.rows[i].owner, waits[i]) for i, row in enumerate(self._rows)], np.int64
+        )
+        self._barrier = np.zeros(2 * EPOCH, np.int64)
         run = Kernel("run", RUN, emit_run)
         self._run = CALL(kernel_address(run, program.target))
         self._jobs: dict[tuple[int, int, int], tuple[int, np.ndarray]] = {}
@@ -146,18 +194,19 @@ class Instance:
         """Say where the torch tensor of a cell is, and how many bytes later the next image."""
         self.cells[2 * cell], self.cells[2 * cell + 1] = address, step
 
-    def ready(self) -> None:
-        """Before several threads run rows together."""
-        self._barrier[0] = 0
+    def ready(self, size: int) -> None:
+        """Before several threads run rows together. When one has come to the end, all others have done their work."""
+        self._barrier[EPOCH] = self._barrier[0] // size
 
     def _job(self, first: int, last: int, images: int) -> np.ndarray:
         values = {
-            "rows": self._addresses.ctypes.data + 8 * first,
+            "rows": self._addresses.ctypes.data + 24 * first,
             "count": last - first,
             "images": images,
             "cells": ctypes.addressof(self.cells),
             "cell_count": len(self.cells) // 2,
             "barrier": self._barrier.ctypes.data,
+            "epoch": self._barrier[EPOCH:].ctypes.data,
             "sleep": _sleep(),
         }
         return np.array([0, *(values[name] for name in RUN)], np.int64)
@@ -170,7 +219,8 @@ class Instance:
         if value is None:
             return 0
         if isinstance(value, Place):
-            return self._places[value.tensor].ctypes.data + value.offset
+            start = 4 * value.band * value.tensor.layout.band_floats
+            return self._places[value.tensor].ctypes.data + start + value.offset
         if isinstance(value, Cell):
             return ctypes.addressof(self.cells) + 16 * value.index
         if isinstance(value, np.ndarray):

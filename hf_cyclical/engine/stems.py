@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from .channelwise import window_fields
-from .copies import Phases, first_pixels
+from .bands import for_bands, pad_windows
+from .channelwise import window_fields, windows_for_bands
+from .copies import Phases, exchange, first_pixels, in_rows_of
 from .depthwise import WINDOWS, emit_depthwise
 from .layers import SURELY_DENSE, Convolution
 from .native import Kernel
 from .operators import Activation, tap_places
 from .plan import Choice, Plan
 from .planes import Tensor
-from .program import Field, Program
+from .program import Field, Program, Row
 from .winograd import AT_ONCE, ROWS, WINOGRAD, emit_winograd, transforms
 
 __all__ = ["convolve_stem", "is_stem"]
@@ -36,42 +37,50 @@ def convolve_stem(plan: Plan, phases: Phases, layer: Convolution, activation: Ac
     first, last = (limit(dy for _, dy, _ in taps) for limit in (min, max))
     count, (height, width), image = last - first + 1, layer.size, phases.tensor
     products, tiles, planes = ROWS + count - 1, height // ROWS, image.shape[0]
-    sums = plan.tensor(products * planes, tiles, image.shape[2], exclusive=True)
-    target = plan.tensor(len(layer.weight), height, width)
+    rows = plan.band_rows(tiles, image.shape[2]) if image.layout.band_rows else 0
+    if not rows:
+        image = in_rows_of(plan, image, 0)
+    sums = plan.tensor(products * planes, tiles, image.shape[2], exclusive=True, band_rows=rows)
+    target = plan.tensor(len(layer.weight), height, width, band_rows=ROWS * rows)
     target.nonnegative = activation.nonnegative
     scratch = plan.tensor(plan.threads, 1, 1)
     columns = [dx for _, _, dx in taps]
-    plan.pad(image, above=max(0, -first), below=max(0, height + last - image.shape[1]))
+    above = (-first, 0)
+    pad_windows(plan, image, sums.layout, (products, 1), (ROWS, 1), above)
     plan.pad(sums, gap=max(0, -min(columns), max(columns) + width - image.shape[2]))
 
     def emit_sums(program: Program) -> None:
+        exchange(plan, program, image)
         for i, factors in enumerate(transforms(count)[2]):
-            fields, strips = window_fields(image, sums, (products, 1), (ROWS, 1), (-first, 0))
+            fields, strips = window_fields(image, sums, (products, 1), (ROWS, 1), above)
             fields |= {"target": first_pixels(sums, i * planes), "planes": planes}
             weights = np.tile(np.float32(factors), (planes, 1))
             fields |= {"weights": weights, "bias": np.zeros(planes, np.float32), **Activation().fields()}
             variant = ((products, 1), (ROWS, 1), *strips, "clamp")
-            program.add(Kernel("depthwise", WINDOWS, emit_depthwise, variant), **fields)
+            row = Row(Kernel("depthwise", WINDOWS, emit_depthwise, variant), fields)
+            program.rows += windows_for_bands(row, image, sums, (products, 1), (ROWS, 1), above)
 
     def emit(program: Program) -> None:
         window = (1, max(columns) - min(columns) + 1)
-        fields, strips = window_fields(sums, target, window, (1, 1), (0, -min(columns)), rows=tiles)
+        fields, strips = window_fields(sums, target, window, (1, 1), (0, -min(columns)), rows=sums.layout.rows)
         lanes = sums.layout.lanes
         scratch.layout = type(scratch.layout)(plan.threads, 1, products * AT_ONCE * max(strips) * lanes, lanes)
-        program.add(
-            Kernel("winograd", WINOGRAD, emit_winograd, (count, *strips, activation.kind)),
-            **{name: fields[name] for name in ("target", "target_stride", "target_row", "strips", "rest")},
-            **_weights(layer, taps, first, sums, planes),
-            source=first_pixels(sums),
-            source_row=4 * sums.layout.pitch,
-            product_bytes=4 * sums.layout.stride * planes,
-            tiles=tiles,
-            outputs=len(layer.weight) // AT_ONCE,
-            bias=np.ascontiguousarray(layer.bias, np.float32),
-            scratch=first_pixels(scratch),
-            scratch_bytes=4 * scratch.layout.stride,
-            **activation.fields(),
-        )
+        fields = {name: fields[name] for name in ("target", "target_stride", "target_row", "strips", "rest")}
+        fields |= _weights(layer, taps, first, sums, planes) | activation.fields()
+        fields |= {
+            "source": first_pixels(sums),
+            "source_row": 4 * sums.layout.pitch,
+            "product_bytes": 4 * sums.layout.stride * planes,
+            "tiles": sums.layout.rows,
+            "outputs": len(layer.weight) // AT_ONCE,
+            "bias": np.ascontiguousarray(layer.bias, np.float32),
+            "scratch": first_pixels(scratch),
+            "scratch_bytes": 4 * scratch.layout.stride,
+        }
+        kernel = Kernel("winograd", WINOGRAD, emit_winograd, (count, *strips, activation.kind))
+        for band, row in enumerate(for_bands(Row(kernel, fields), target)):
+            row.fields.update(tiles=sums.layout.rows_of(band), scratch=first_pixels(scratch, band))
+            program.rows.append(row)
         why = f"{layer.sparsity:.1%} zeros are too few: Winograd's algorithm"
         plan.choices.append(Choice(layer.name, "dense", why, float(layer.sparsity)))
 

@@ -12,7 +12,7 @@ from hf_cyclical.engine.native import host
 SPARSITIES = st.sampled_from([0.0, 0.5, 0.9, 0.999, 1.0])
 WIDTHS = st.sampled_from([None, 8, 4])  # vectors of this processor, of AVX2, of SSE and NEON
 SIDES = st.integers(1, 19)
-slow = settings(max_examples=30)
+slow = settings(max_examples=20)
 
 
 def sparsify(model, sparsity, seed=0):
@@ -33,15 +33,26 @@ def images(count, channels, height, width, seed=0):
 
 
 @torch.no_grad()
-def assert_same_as_torch(model, pixels, *, width=None, threads=1, native=True):
-    """The engine gives what torch gives, within 1e-4 of the largest output; `native`: without any call of torch."""
-    graph = build_graph(model, tuple(pixels.shape[1:]), host(width), threads)
-    graph.alone_below = 0.0  # threads share even what is small
-    ours, expected = graph.run(pixels), model(pixels)
-    ours, expected = (getattr(output, "logits", output) for output in (ours, expected))
-    assert ours.shape == expected.shape
+def assert_same_as_torch(model, pixels, *, width=None, threads=None, native=True):
+    """The engine gives what torch gives, within 1e-4 of the largest output; the first graph that was built.
+
+    Args:
+        threads: How many; one, then three, if not given. Three threads cut small images into uneven bands.
+        native: Without any call of torch.
+    """
+    expected = model(pixels)
+    expected = getattr(expected, "logits", expected)
     largest = float(expected.abs().max()) if expected.numel() else 0.0
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4 * max(largest, 1e-3))
-    if native:
-        assert graph.torch_nodes == []
-    return graph
+    graphs = []
+    for number in (1, 3) if threads is None else (threads,):
+        graph = build_graph(model, tuple(pixels.shape[1:]), host(width), number)
+        graph.alone_below = 0.0  # threads share even what is small
+        for _ in range(2):  # the second time, buffers hold what the first one left
+            ours = graph.run(pixels)
+            ours = getattr(ours, "logits", ours)
+            assert ours.shape == expected.shape
+            torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4 * max(largest, 1e-3))
+        if native:
+            assert graph.torch_nodes == []
+        graphs.append(graph)
+    return graphs[0]

@@ -17,6 +17,7 @@ from support.tiny_models import LABELS, prune, save_family
 
 import hf_cyclical
 from hf_cyclical import PruningError
+from hf_cyclical.core import prunable_parameters
 from hf_cyclical.engine import CompiledModel, compiled
 from hf_cyclical.engine.graph import build_graph
 from hf_cyclical.engine.native import host
@@ -199,14 +200,66 @@ def test_an_original_that_went_back_to_training(model, pixels):
 def test_refresh_reads_changed_weights(model, pixels):
     fast = hf_cyclical.compile(model)
     before = fast(pixels)
-    with torch.no_grad():
-        model.fc.bias.add_(1)
+    model.fc.bias.data.add_(1)  # which torch does not count
     close(fast(pixels), before)
     fast.refresh()
     close(fast(pixels), before + 1)
     state = {name: torch.zeros_like(t) if name.endswith("fc.bias") else t for name, t in fast.state_dict().items()}
     fast.load_state_dict(state)
     close(fast(pixels), model(pixels).detach())
+
+
+def _train(model):
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.randn(4, 3, 32, 32)).square().mean().backward()
+    for weight in prunable_parameters(model).values():
+        weight.grad[weight == 0] = 0
+    optimizer.step()
+    model.eval()
+
+
+def _prune(model):
+    with torch.no_grad():
+        weight = next(iter(prunable_parameters(model).values()))
+        weight.mul_(torch.rand_like(weight) > 0.5)
+
+
+def _load(model):
+    model.load_state_dict({name: 0.9 * value for name, value in model.state_dict().items()})
+
+
+@torch.no_grad()
+def _measure_means(model):
+    model.train()
+    model(3 * torch.randn(4, 3, 32, 32))
+    model.eval()
+
+
+@pytest.mark.parametrize("change", [_train, _prune, _load, _measure_means])
+def test_a_change_of_the_weights_is_noticed(model, pixels, change):
+    fast = hf_cyclical.compile(model)
+    before = fast(pixels)
+    for _ in range(2):
+        change(model)
+        after = fast(pixels)
+        close(after, model(pixels).detach())
+        assert not torch.allclose(after, before)
+        before = after
+
+
+def test_weights_that_became_dense_or_not_finite_are_refused(model, pixels):
+    fast = hf_cyclical.compile(model)
+    fast(pixels)
+    with torch.no_grad():
+        for parameter in prunable_parameters(model).values():
+            parameter.add_(0.1)
+    with pytest.raises(PruningError, match="the model is dense"):
+        fast(pixels)
+    with torch.no_grad():
+        model.fc.weight[0, 0] = torch.nan
+    with pytest.raises(PruningError, match="not finite"):
+        fast(pixels)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])  # noqa: S301
