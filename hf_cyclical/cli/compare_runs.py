@@ -29,7 +29,6 @@ from hf_cyclical.paper import (
     claimed,
     drop_checkpoints,
     make_folder,
-    read_reports,
     report_path,
 )
 
@@ -73,10 +72,10 @@ def _comparison(options: Namespace, words: list[str], more: dict[str, list[str]]
 def _compare(comparison: Comparison, options: Namespace) -> int:
     folder, setting = comparison.folder, comparison.setting
     check_folder(folder, setting)
-    if pending := comparison.pending():
-        first = parse_arguments(_words(comparison.settings(pending[0], setting.model)))
-        check_image_model(first.model.model_name_or_path, from_scratch=first.model.from_scratch)
-        data = load_image_data(first.data, seed=DENSE_SEED)
+    pending, data, before = comparison.pending(), None, None
+    while pending and pending != before:  # as long as others are not at all of them; a choice goes by what is found
+        before = pending
+        data = data or _data(comparison, pending[0])
         updates = _check(comparison, pending, data)
         with claimed(folder, "folder", wait=True):
             check_folder(folder, setting)  # which another command may have made meanwhile
@@ -84,9 +83,17 @@ def _compare(comparison: Comparison, options: Namespace) -> int:
         model = _dense_model(comparison, data) if comparison.trains_dense else setting.model
         if model is None or not _run_all(comparison, pending, updates, model, data, options.keep_models):
             return INTERRUPTED
+        PartialState().wait_for_everyone()
+        pending = comparison.pending()
     with claimed(folder, "table", wait=True):
-        _on_main(lambda: _tell(comparison, pending, options.by_cycle))
+        _on_main(lambda: _tell(comparison, options.by_cycle))
     return 0
+
+
+def _data(comparison: Comparison, cell: Cell) -> ImageData:
+    args = parse_arguments(words_of(comparison.settings(cell, comparison.setting.model)))
+    check_image_model(args.model.model_name_or_path, from_scratch=args.model.from_scratch)
+    return load_image_data(args.data, seed=DENSE_SEED)
 
 
 def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[Cell, int]:
@@ -94,7 +101,7 @@ def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[C
     updates: dict[str, int] = {}
     with TemporaryDirectory() as folder:
         for cell in cells:
-            words = _words(comparison.settings(cell, comparison.setting.model))
+            words = words_of(comparison.settings(cell, comparison.setting.model))
             args = parse_arguments([*words, *_QUIET, "--output_dir", folder])
             if cell.label not in updates:
                 updates[cell.label] = Run.build(args, data).trainer.plan().T
@@ -108,7 +115,7 @@ def _dense_model(comparison: Comparison, data: ImageData) -> str | None:
         if not (folder / "config.json").exists():
             work = folder.with_name(f"{folder.name}-unfinished")
             with _progress_bar() as bar:
-                run = train(_words(comparison.dense_settings()), work, data, _Progress(bar, "dense model"))
+                run = train(words_of(comparison.dense_settings()), work, data, _Progress(bar, "dense model"))
             if run is None:
                 return None
             run.save(command="")
@@ -121,22 +128,24 @@ def _run_all(
 ) -> bool:
     """Run the cells that no other command has; False if there was a signal to stop."""
     with _progress_bar(sum(updates.values())) as bar:
-        for cell in cells:
+        for i, cell in enumerate(cells):
             with claimed(comparison.folder, cell.name) as free:
                 done = report_path(comparison.folder, cell).exists()
                 if any_process(done or not free, PartialState().device):  # another command was at it, or is
                     bar.total -= updates[cell]
                     bar.refresh()
-                elif not _run(comparison, cell, model, data, bar, keep_models):
+                    continue
+                progress = _Progress(bar, f"{i + 1}/{len(cells)} {cell}")
+                if not _run(comparison, cell, model, data, progress, keep_models):
                     return False
     return True
 
 
-def _run(comparison: Comparison, cell: Cell, model: str, data: ImageData, bar: tqdm, keep_model: bool) -> bool:
+def _run(
+    comparison: Comparison, cell: Cell, model: str, data: ImageData, progress: TrainerCallback, keep_model: bool
+) -> bool:
     """Run a cell, or resume it; False if there was a signal to stop."""
-    words, work = _words(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
-    at = f"{comparison.cells.index(cell) + 1}/{len(comparison.cells)}"
-    progress = _Progress(bar, f"{at} {cell.label} {cell.sparsity:g} seed {cell.seed}")
+    words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
     run = train(words, work, data, progress)
     if run is None:
         return False
@@ -169,17 +178,18 @@ class _Progress(TrainerCallback):
         self.bar.update()
 
 
-def _tell(comparison: Comparison, pending: list[Cell], by_cycle: bool) -> None:
+def _tell(comparison: Comparison, by_cycle: bool) -> None:
     lines = [
         f"{comparison.show(by_cycle=by_cycle)}\n",
         f"The reports and what is made of them are in {comparison.folder}",
     ]
-    if missing := len(pending) - len(read_reports(comparison.folder, pending)):
+    if missing := len(comparison.pending()):
         lines += [f"Runs that another command is at: {missing}. Once they are done, the same command shows them too."]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _words(values: Values) -> list[str]:
+def words_of(values: Values) -> list[str]:
+    """Arguments as a command line has them."""
     return [word for name, given in values.items() for word in (f"--{name}", *map(str, given))]
 
 

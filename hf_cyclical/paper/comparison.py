@@ -11,11 +11,12 @@ from hf_cyclical.formats import write_text
 from hf_cyclical.methods import applies
 from hf_cyclical.reports import REPORT_NAME
 
+from .choice import save_chosen, wanted
 from .experiments import EXPERIMENTS, Experiment, epochs_of
 from .figures import plot_comparison
 from .presets import PRESETS
 from .result_table import table
-from .results import RESULTS_NAME, Cell, Setting, load_results, read_reports, report_path, save_results
+from .results import RESULTS_NAME, Cell, Setting, read_folder, read_reports, report_path, save_results
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
 
@@ -52,8 +53,10 @@ class Comparison:
         return self.folder / f"{Path(self.setting.model).name}-dense"
 
     def pending(self) -> list[Cell]:
-        """The runs that are not done."""
+        """The runs that are not done; of a choice those that are to be tried next."""
         finished = read_reports(self.folder, self.cells)
+        if self.experiment.chooses:
+            return wanted(self.cells, finished)
         return [cell for cell in self.cells if cell not in finished]
 
     def settings(self, cell: Cell, model: str) -> Values:
@@ -94,15 +97,14 @@ class Comparison:
 
     def show(self, *, by_cycle: bool = False) -> str:
         """The table of all that is finished in the folder; it is also left there, with a plot and the results."""
-        path, cells = self.folder / RESULTS_NAME, list(self.cells)
-        if path.exists():  # of earlier commands, with other seeds
-            cells += [cell for cell in load_results(path)[1] if cell not in cells]
-        results = read_reports(self.folder, cells)
+        results = read_folder(self.folder, self.setting)  # with those of other commands
         if not results:
             return "No run is finished."
         text = table(self.setting, results)
-        save_results(path, self.setting, results)
+        save_results(self.folder / RESULTS_NAME, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
+        if self.experiment.chooses:
+            save_chosen(self.folder, self.setting, results)
         if len({cell.sparsity for cell in results}) > 1:
             for ending in ("png", "svg"):
                 plot_comparison(results, self.folder / f"accuracy.{ending}")

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from hf_cyclical.reports import PruningReport, final_metrics, table_of
 
+from .choice import chosen, incomplete
 from .experiments import EXPERIMENTS, Experiment
 from .published import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE, TABLE_4
 from .results import Results, Setting
@@ -38,7 +38,8 @@ def _below(setting: Setting, results: Results) -> str:
     """What stands below the table: of rivals their cost and the paper's Table 4, of a choice what was chosen."""
     experiment = EXPERIMENTS[setting.experiment]
     if experiment.chooses:
-        return f"\n\nBest on the images held out: {json.dumps(chosen(results))}"
+        missing = f"\n\nNot all is tried yet of {', '.join(incomplete(results))}." if incomplete(results) else ""
+        return f"{missing}\n\nBest on the images held out: {json.dumps(chosen(results))}"
     if not experiment.rivals:
         return ""
     sparsities = sorted({cell.sparsity for cell in results})
@@ -143,17 +144,3 @@ def spread(values: Sequence[float | None], expected: int) -> str:
         return ""
     some = f" ({len(numbers)})" if len(numbers) < expected else ""
     return (f"{mean(numbers):.2f} ± {stdev(numbers):.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}") + some
-
-
-def chosen(results: Results) -> dict[str, dict[str, Any]]:
-    """Of each method, the learning rate and share with the best mean accuracy over sparsities and seeds."""
-    accuracies: dict[str, list[float]] = {}
-    for cell, report in results.items():
-        accuracies.setdefault(cell.label, []).append(final_metrics(report).get("accuracy", 0.0))
-    best: dict[str, tuple[float, dict[str, Any]]] = {}
-    for label, values in accuracies.items():
-        method, rate, share = label.split(", ")
-        found = mean(values), {"learning_rate": float(rate.removeprefix("lr ")), "share": share}
-        if method not in best or found[0] > best[method][0]:
-            best[method] = found
-    return {method: settings for method, (_, settings) in best.items()}

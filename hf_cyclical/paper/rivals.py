@@ -2,11 +2,15 @@
 
 Each has a row with the settings of its authors. A second one has the learning rate and the share that suit it best,
 which an experiment of its own chooses: `hf-cyclical compare --experiment digits-rivals-choice` trains on a part of the
-training images and evaluates on the others, and its last line is what belongs into TUNED.
+training images and evaluates on the others. The chosen.json that it leaves is what the folder `tuned` holds.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from hf_cyclical.methods import DEFAULT_SHARE, METHODS
 
 HOLDOUT = 0.2
 RATES = (0.02, 0.05, 0.1, 0.2)
@@ -22,7 +26,10 @@ AUTHORS: Mapping[str, dict[str, Any]] = {
     "granet": {"share": "global", "learning_rate": 0.1, "weight_decay": 5e-4, "row_floor": 0},
 }
 
-TUNED: Mapping[str, Mapping[str, dict[str, Any]]] = {}
+_CHOICES = Path(__file__).with_name("tuned")
+TUNED: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    path.stem: json.loads(path.read_text())["chosen"] for path in sorted(_CHOICES.glob("*.json"))
+}
 """By experiment and method, what its choice has found."""
 
 
@@ -46,8 +53,13 @@ def candidate(method: str, epoch: int) -> dict[str, Any]:
     return {"method": method, **own.get(method, {})}
 
 
+def own_share(method: str) -> str:
+    """The share that a method has without a choice."""
+    return AUTHORS.get(method, {}).get("share", METHODS[method].defaults.get("share", DEFAULT_SHARE))
+
+
 def candidates(epoch: int) -> dict[str, dict[str, Any]]:
-    """All that is tried to choose from, on images that are held out of the training images."""
+    """All that can be tried to choose from, on images that are held out of the training images."""
     return {
         f"{method}, lr {rate:g}, {share}": {
             **candidate(method, epoch), "learning_rate": rate, "share": share, "holdout": HOLDOUT
