@@ -1,6 +1,5 @@
 """`hf-cyclical compare --add`: finished runs of other folders and machines, for one table."""
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from accelerate import PartialState
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import last_part, write_text
+from hf_cyclical.formats import last_part
 from hf_cyclical.paper import (
     EXPERIMENTS,
     Cell,
@@ -23,8 +22,8 @@ from hf_cyclical.paper import (
     make_folder,
     read_folder,
     report_path,
+    write_report,
 )
-from hf_cyclical.reports import PruningReport
 
 from .compare_arguments import by_argument
 from .compare_runs import words_of
@@ -61,14 +60,9 @@ def add(paths: Sequence[Path], output_dir: str, *, by_cycle: bool) -> str:
         if PartialState().is_main_process:
             make_folder(folder, setting)
             for cell, report in new.items():
-                _write(report_path(folder, cell), report)
+                write_report(report_path(folder, cell), report)
         PartialState().wait_for_everyone()
         return f"{comparison.show(by_cycle=by_cycle)}\n\nRuns added to {folder}: {len(new)}"
-
-
-def _write(path: Path, report: PruningReport) -> None:
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, json.dumps(report.to_dict(), indent=1) + "\n")
 
 
 def _check_runs(setting: Setting, results: Results, path: Path) -> None:

@@ -33,6 +33,7 @@ from hf_cyclical.paper import (
 )
 
 from .command_line import INTERRUPTED
+from .compare_cost import DENSE_UPDATES, UpdateClock
 from .parsing import parse_arguments
 from .run import Run
 
@@ -146,18 +147,32 @@ def _run(
 ) -> bool:
     """Run a cell, or resume it; False if there was a signal to stop."""
     words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
-    run = train(words, work, data, progress)
+    timed = comparison.experiment.rivals and comparison.setting.processes == 1
+    clock, dense = UpdateClock(), [_dense_seconds(comparison, model, data)] if timed else []
+    run = train(words, work, data, progress, clock)
     if run is None:
         return False
     run.save(shlex.join(["hf-cyclical", "prune", *words]))
-    _on_main(lambda: comparison.store(cell, work, keep_model=keep_model))
+    cost = {}
+    if timed and clock.mean:
+        dense += [_dense_seconds(comparison, model, data)]
+        cost = {"seconds per update": clock.mean, "dense seconds per update": sum(dense) / len(dense)}
+    _on_main(lambda: comparison.store(cell, work, keep_model=keep_model, more=cost))
     return not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
 
 
-def train(words: list[str], work: Path, data: ImageData, progress: TrainerCallback) -> Run | None:
+def _dense_seconds(comparison: Comparison, model: str, data: ImageData) -> float:
+    """The time of an update of dense training, over a few."""
+    clock = UpdateClock()
+    with TemporaryDirectory() as folder:
+        train(words_of(comparison.timing_settings(model, DENSE_UPDATES)), Path(folder), data, clock)
+    return clock.mean
+
+
+def train(words: list[str], work: Path, data: ImageData, *callbacks: TrainerCallback) -> Run | None:
     """Train as the words of `hf-cyclical prune` say, or resume; None if it was interrupted."""
     args = parse_arguments([*words, *_QUIET, "--output_dir", str(work), "--resume", "auto"])
-    run = Run.build(args, data, [progress])
+    run = Run.build(args, data, callbacks)
     run.trainer.remove_callback(PrinterCallback)
     run.trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
     return None if run.stop.stopped else run

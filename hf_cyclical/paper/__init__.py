@@ -15,5 +15,5 @@ __getattr__, __dir__, __all__ = lazy_names(
     published="LINEAR_RECOVERY",
     result_table="table",
     results="Cell RESULTS_NAME Results Setting check_folder check_report claimed load_results make_folder read_folder "
-    "read_reports report_path save_results",
+    "read_reports report_path save_results write_report",
 )

@@ -1,5 +1,6 @@
 """A comparison: the runs of an experiment in one folder, the settings of each, and the table of those that are done."""
 
+import dataclasses
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,14 +10,14 @@ from typing import Any
 from hf_cyclical.config import PruningConfig
 from hf_cyclical.formats import write_text
 from hf_cyclical.methods import applies
-from hf_cyclical.reports import REPORT_NAME
+from hf_cyclical.reports import load_report
 
 from .choice import save_chosen, wanted
 from .experiments import EXPERIMENTS, Experiment, epochs_of
 from .figures import plot_comparison
 from .presets import PRESETS
 from .result_table import table
-from .results import RESULTS_NAME, Cell, Setting, read_folder, read_reports, report_path, save_results
+from .results import RESULTS_NAME, Cell, Setting, read_folder, read_reports, report_path, save_results, write_report
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
 
@@ -85,11 +86,20 @@ class Comparison:
         of_pruning = {field.name for field in fields(PruningConfig)} | {"pruning_epochs"}
         return values | {name: given for name, given in self.more.items() if name not in of_pruning}
 
-    def store(self, cell: Cell, work: Path, *, keep_model: bool) -> None:
-        """Put the report of a run where finished ones are; its model goes, unless it is wanted."""
+    def timing_settings(self, model: str, updates: int) -> Values:
+        """The arguments of a few dense updates from `model`, which are timed and leave nothing."""
+        values = self.dense_settings() | {"model_name_or_path": [model], "max_steps": [updates]}
+        del values["num_train_epochs"]
+        return values | {"eval_strategy": ["no"], "save_strategy": ["no"]}
+
+    def store(self, cell: Cell, work: Path, *, keep_model: bool, more: Mapping[str, Any]) -> None:
+        """Put the report of a run where finished ones are, with what `more` is known about it.
+
+        Its model goes, unless it is wanted.
+        """
         path = report_path(self.folder, cell)
-        path.parent.mkdir(exist_ok=True)
-        write_text(path, (work / REPORT_NAME).read_text())
+        report = load_report(work)
+        write_report(path, dataclasses.replace(report, about={**report.about, **more}))
         if keep_model:
             drop_checkpoints(work)
         else:

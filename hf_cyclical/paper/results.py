@@ -174,6 +174,12 @@ def report_path(folder: Path, cell: Cell) -> Path:
     return folder / "reports" / f"{cell.name}.json"
 
 
+def write_report(path: Path, report: PruningReport) -> None:
+    """Put a report where finished ones are."""
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, json.dumps(report.to_dict(), indent=1) + "\n")
+
+
 def read_reports(folder: Path, cells: Iterable[Cell]) -> Results:
     """The reports of the cells that are finished."""
     found = {cell: report_path(folder, cell) for cell in cells}
@@ -203,7 +209,7 @@ def save_results(path: Path, setting: Setting, results: Results) -> None:
     """All reports in one small file, to be published: without their curves, and without paths of this machine."""
     rows = []
     for cell, report in results.items():
-        about = public_about(report.about)
+        about = public_about(report.about) | {"mean_density": report.mean_density}
         small = report.to_dict() | {"schedule": [], "masks": report.masks[-1:], "about": about}
         rows.append({**dataclasses.asdict(cell), "report": small})
     write_text(path, json.dumps({"setting": dataclasses.asdict(setting.public), "cells": rows}) + "\n")

@@ -1,4 +1,4 @@
-"""`hf-cyclical compare` where it chooses settings on images that are held out."""
+"""`hf-cyclical compare` of rivals: their table, and the choice of settings on images that are held out."""
 
 import json
 
@@ -77,3 +77,28 @@ def test_a_choice_names_its_methods_where_one_is_unknown(compare):
     code, _, err = compare(*WORDS, "--methods", "rigel", short=False)
     assert code == 2
     assert err.endswith("choose from one_shot, gradual, cyclical, cyclical_lr, rigl, snfs, dpf, acdc, granet\n")
+
+
+def test_a_table_of_rivals_measures_what_an_update_costs_and_comes_back_from_its_file(compare, tmp_path):
+    words = ["--experiment", "digits-rivals", "--updates", "12", "--max_train_samples", "128", "--seeds", "1"]
+    code, out, err = compare(*words, "--methods", "gradual", "rigl", "--sparsities", "0.9", short=False)
+    assert code == 0, err
+    rows = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in out.splitlines()}
+    for method in ("gradual", "rigl"):
+        report = load_report(tmp_path / "out" / "reports" / f"{method}-0.9-seed1.json")
+        ratio = report.about["seconds per update"] / report.about["dense seconds per update"]
+        assert ratio > 0
+        assert rows[method][2:] == [f"{100 * report.mean_density:.1f}", f"{ratio:.2f}"]
+    assert compare("--show", tmp_path / "out" / "results.json")[1].strip() in out
+
+
+def test_the_measurement_of_costs_leaves_the_run_as_it_is(compare, tmp_path):
+    words = ["--updates", "8", "--max_train_samples", "128", "--seeds", "1", "--methods", "gradual"]
+    for name in ("digits-rivals", "digits"):
+        code, _, err = compare(*words, "--sparsities", "0.9", "--experiment", name, short=False, folder=tmp_path / name)
+        assert code == 0, err
+    timed, other = (
+        load_report(tmp_path / n / "reports" / "gradual-0.9-seed1.json") for n in ("digits-rivals", "digits")
+    )
+    assert "seconds per update" not in other.about
+    assert (timed.cycles, timed.evaluations, timed.masks) == (other.cycles, other.evaluations, other.masks)
