@@ -134,6 +134,11 @@ class PruningConfig(Levers):
         return core.pattern_of(self.pattern)
 
     @property
+    def redistributes(self) -> bool:
+        """Whether weights move between layers, so that the share is only that of the first masks."""
+        return METHODS[self.method].redistributes and self.arrangement.sparsity is None
+
+    @property
     def choice(self) -> Choice:
         """Which weights stay at a sparsity."""
         return self._choice(seed=0)
@@ -153,6 +158,8 @@ class PruningConfig(Levers):
             return value
         if name == "target_sparsity" and self.arrangement.sparsity is not None:
             return self.arrangement.sparsity
+        if name == "share" and self.arrangement.sparsity is not None:
+            return DEFAULT_SHARE
         if name in METHODS[self.method].defaults:
             return METHODS[self.method].defaults[name]
         if name == "init_sparsity" and self.resolved("cycles") > 1:
@@ -181,7 +188,7 @@ class PruningConfig(Levers):
             refuse("cycles", k, rule, "train longer, use a smaller batch" + (", or lower cycles" if k > 1 else ""))
         recipe = METHODS[self.method].build(self.resolved, T, self._lr)
         if not recipe.keep_zeros:
-            recipe = recipe.pruning_by(self._choice(seed), self.resolved("row_floor"))
+            recipe = recipe.pruning_by(self._choice(seed), self.resolved("row_floor"), self.arrangement)
         if applies(self.method, "mask_momentum") and self.resolved("mask_momentum"):
             recipe = dataclasses.replace(recipe, moments=core.MASK)
         return core.with_dense_start(recipe, dense, lr=self._lr)

@@ -37,7 +37,7 @@ Settings = Callable[[str], Any]
 _LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor", "lr_warmup"})
 _CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity", "pattern"})
 _RISE = frozenset({"schedule", "delta_t", "ramp_fraction", "mask_momentum"}) | _CHOICE | _LR
-_EXCHANGE = frozenset({"target_sparsity", "share", "row_floor", "delta_t", "drop_fraction"}) | _LR
+_EXCHANGE = frozenset({"target_sparsity", "share", "row_floor", "pattern", "delta_t", "drop_fraction"}) | _LR
 _START = frozenset({"init_masks"})
 
 
@@ -54,7 +54,7 @@ class Method:
         with_one_cycle: The method that it is with a single cycle, if that has a name of its own.
         defaults: Of settings whose default is not that of the others.
         keeps_zeros: Whether it keeps the zeros that a model has, and so has no target.
-        redistributes: Whether weights move between layers, so that the share is only that of the first masks.
+        redistributes: Whether weights move between layers, unless a pattern fixes how many each has.
     """
 
     build: Callable[[Settings, int, LrFactor], Recipe]
@@ -174,7 +174,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             help="constant sparsity; small weights move to where the momentum is large (SNFS, Dettmers 2019)",
             sentence=(
                 "It was trained at constant sparsity (sparse momentum, SNFS): at regular intervals the smallest "
-                "weights were exchanged for those with the largest momentum, and moved to layers with a larger one."
+                "weights were exchanged for those with the largest momentum."
             ),
             defaults=MappingProxyType({"delta_t": None}),
             redistributes=True,

@@ -7,6 +7,7 @@ broken as everywhere in it: of equal weights the one of lower index goes first.
 import math
 from fractions import Fraction
 
+import pattern_units
 import torch
 from reference import magprune, row_tops
 from torch import nn
@@ -73,7 +74,32 @@ def drop_and_grow(w, mask, score, n_drop, n_grow, row_floor=0):
     return new.view(mask.shape)
 
 
-def rigl(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0.3, stop=0.75, replaces=True, first):
+def exchanged(loop, scores, count, pattern=None):
+    """New masks, with as many grown as dropped in every layer; `count` says how many, given how many are kept."""
+    if pattern:
+        return pattern_units.exchange(loop.params, loop.masks, scores, pattern, pattern_units.same_layer(count))
+    numbers = {name: count(int(mask.sum())) for name, mask in loop.masks.items()}
+    return {
+        name: drop_and_grow(p, loop.masks[name], scores[name], numbers[name], numbers[name])
+        for name, p in loop.params.items()
+    }
+
+
+def rigl(
+    model,
+    batches,
+    make_optimizer,
+    eta,
+    names,
+    *,
+    s_t,
+    delta_t,
+    fraction=0.3,
+    stop=0.75,
+    replaces=True,
+    first,
+    pattern=None,
+):
     """Evci et al. 2020, Algorithm 1 and sparse_optimizers_base.py; `first` are the masks at the start."""
     loop, end = Loop(model, make_optimizer, eta, names), round(stop * len(batches))
     for t, batch in enumerate(batches):
@@ -86,17 +112,16 @@ def rigl(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0
             loop.step_with_masked_gradients()
         if due and t > 0:
             f = fraction / 2 * (1 + math.cos(math.pi * t / end))
+            old = loop.masks
+            loop.masks = exchanged(loop, gradients, lambda kept, f=f: int(f * kept), pattern)
             for name, p in loop.params.items():
-                old = loop.masks[name]
-                n = int(f * int(old.sum()))
-                loop.masks[name] = drop_and_grow(p, old, gradients[name], n, n)
-                loop.restart(p, loop.masks[name] & ~old)
+                loop.restart(p, loop.masks[name] & ~old[name])
             loop.mask()
         loop.note()
     return loop
 
 
-def snfs(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0.5, first):
+def snfs(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0.5, first, pattern=None):
     """Dettmers and Zettlemoyer 2019, section 3 and sparselearning/core.py, with exactly as many grown as dropped."""
     loop, T = Loop(model, make_optimizer, eta, names), len(batches)
     for t, batch in enumerate(batches):
@@ -108,18 +133,24 @@ def snfs(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0
         loop.mask()
         if t > 0 and t % delta_t == 0:
             p_t = 0.005 + (fraction - 0.005) * (1 + math.cos(math.pi * t / T)) / 2
-            exchange_by_momentum(loop, p_t)
+            exchange_by_momentum(loop, p_t, pattern)
             loop.mask()
         loop.note()
     return loop
 
 
-def exchange_by_momentum(loop, rate):
+def exchange_by_momentum(loop, rate, pattern=None):
     momentum = {}
     for name, p in loop.params.items():
         state = loop.optimizer.state[p]
         adam = "exp_avg" in state
         momentum[name] = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8) if adam else state["momentum_buffer"]
+    if pattern:
+        old, plan = loop.masks, pattern_units.by_momentum(rate)
+        loop.masks = pattern_units.exchange(loop.params, old, momentum, pattern, plan)
+        for name, p in loop.params.items():
+            p.data[loop.masks[name] & ~old[name]] = 0
+        return
     means = {name: float(momentum[name][mask].double().abs().mean()) for name, mask in loop.masks.items()}
     mean = sum(means.values()) / len(means)
     drops = {}
@@ -170,7 +201,9 @@ def dpf(model, batches, make_optimizer, eta, names, *, s_t, delta_t, ramp=0.75):
     return loop
 
 
-def granet(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0.5, ramp=0.6875):
+def granet(
+    model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction=0.5, ramp=0.6875, pattern=None, share="ranked"
+):
     """Liu et al. 2021 and CIFAR/sparselearning/core.py: step, mask, prune all layers together, drop and grow."""
     loop, T = Loop(model, make_optimizer, eta, names), len(batches)
     end = round(ramp * T)
@@ -179,13 +212,12 @@ def granet(model, batches, make_optimizer, eta, names, *, s_t, delta_t, fraction
         loop.step_with_masked_gradients()
         if t == end or t % delta_t == 0:
             s, old = cubic(t, s_t, end), dict(loop.masks)
-            kept = sum(int(mask.sum()) for mask in old.values())
-            if kept > sum(m.numel() for m in old.values()) - round(s * sum(m.numel() for m in old.values())):
-                loop.masks = magprune(loop.params, s, "ranked")
+            if t <= end:
+                prunes = pattern_units.prune if pattern else magprune
+                loop.masks = prunes(loop.params, s, *([pattern] if pattern else []), share)
             rate = 0.005 + (fraction - 0.005) * (1 + math.cos(math.pi * t / T)) / 2
+            loop.masks = exchanged(loop, gradients, lambda kept, rate=rate: math.ceil(rate * kept), pattern)
             for name, p in loop.params.items():
-                n = math.ceil(rate * int(loop.masks[name].sum()))
-                loop.masks[name] = drop_and_grow(p, loop.masks[name], gradients[name], n, n)
                 loop.restart(p, loop.masks[name] & ~old[name])
             loop.mask()
         loop.note()

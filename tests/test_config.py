@@ -193,13 +193,6 @@ def test_every_method_is_built_from_its_settings(method, settings, recipe):
     assert built.straight_through == recipe.straight_through
 
 
-@pytest.mark.parametrize("method", ["rigl", "snfs", "granet"])
-def test_methods_that_exchange_single_weights_refuse_patterns(method):
-    for pattern in ("2:4", "4x1"):
-        with pytest.raises(PruningError, match=f"pattern '{pattern}' has no meaning for method {method}: leave it out"):
-            PruningConfig(method=method, pattern=pattern)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -162,6 +162,36 @@ def test_a_transposed_convolution_is_refused_by_name(make_trainer):
     make_trainer(BOTH[0] | {"exclude": ["up"]}, model=Upscaled(), max_steps=24).plan()
 
 
+def test_the_share_of_a_method_gives_way_to_n_of_m():
+    assert PruningConfig(method="granet").resolved("share") == "global"
+    assert PruningConfig(method="granet", pattern="4x1").resolved("share") == "global"
+    assert PruningConfig(method="granet", pattern="2:4").resolved("share") == "uniform"
+    with pytest.raises(PruningError, match="share 'global' has no meaning for pattern 2:4"):
+        PruningConfig(method="granet", pattern="2:4", share="global")
+
+
+@pytest.mark.parametrize("method", ["rigl", "snfs", "granet"])
+@pytest.mark.parametrize("pruning", [{"pattern": "2:4"}, {"pattern": "4x1", "target_sparsity": 0.75}], ids=str)
+def test_an_exchange_of_weights_keeps_the_pattern_in_the_trainer(make_trainer, tmp_path, method, pruning):
+    pruning = pruning | {"method": method, "delta_t": 3}
+    whole = make_trainer(pruning, output_dir=str(tmp_path / "whole"), max_steps=24, **SAVES)
+    whole.train()
+    assert whole.report.cycles[-1].recovered > 0
+    name = "hidden.weight"  # which both divide
+    mask = whole.pruner.masks[name]
+    if pruning["pattern"] == "2:4":
+        assert NofM(2, 4).broken(whole.model.get_parameter(name).detach()) == 0
+        assert (mask.unflatten(1, (-1, 4)).sum(2) == 2).all()
+    else:
+        rows = mask.unflatten(0, (-1, 4)).sum(1)
+        assert ((rows == 0) | (rows == 4)).all()
+    again = make_trainer(pruning, output_dir=str(tmp_path / "again"), max_steps=24, **SAVES)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-10"))
+    assert again.report.to_dict() == whole.report.to_dict()
+    for name, p in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], p), name
+
+
 # What is told --------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +236,17 @@ def test_the_record_says_the_pattern_and_verify_finds_a_group_that_breaks_it(spa
     broken = sum(NofM(1, 4).broken(w) for w in load_file(folder / "model.safetensors").values() if w.dim() > 1)
     assert any(line.startswith("groups beyond 1:4 is recorded as 0, but is ") for line in found.differences)
     assert ("groups beyond 1:4", "0", f"{broken:,}") in found.rows
+
+
+def test_the_plan_and_the_card_of_snfs_say_whether_weights_moved_between_layers(make_trainer, sparse):
+    _, report, metadata = sparse
+    for pattern, moved in (("2:4", False), ("4x1", True)):
+        config = PruningConfig(method="snfs", pattern=pattern)
+        text = describe_plan(make_trainer(config, max_steps=24))
+        assert ("by rank" in text) == moved
+        card = render_card(dataclasses.replace(report, config=config.to_dict()), metadata)
+        assert ("Weights moved between the layers" in card) == moved
+        assert ("Every layer was pruned to the same sparsity" in card) == (not moved)
 
 
 def test_the_card_of_a_structured_model(sparse):

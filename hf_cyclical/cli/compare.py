@@ -7,6 +7,7 @@ hf-cyclical compare --experiment digits-schedules --sparsities 0.95
 hf-cyclical compare --updates 10000 --augment shift --weight_decay 1e-4 --delta_t 50 --sparsities 0.98
 accelerate launch --multi_gpu --num_processes 8 -m hf_cyclical compare --experiment imagenet-resnet50
 hf-cyclical compare --show FOLDER/results.json       # the table of runs that are done
+hf-cyclical compare --add OTHER/results.json --output_dir FOLDER   # the runs of another folder or machine, too
 
 The same command resumes after an interruption; with more seeds, methods or sparsities it runs what is missing. Started
 several times at once, on several GPUs or machines with one disk, the commands share the runs among them. Every other
@@ -32,6 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from hf_cyclical.paper import load_results, table
 
             sys.stdout.write(f"{table(*load_results(options.show), by_cycle=options.by_cycle)}\n")
+            return 0
+        if options.add:
+            from .compare_add import add
+
+            sys.stdout.write(f"{add(options.add, options.output_dir, by_cycle=options.by_cycle)}\n")
             return 0
         more = by_argument(words, EXPERIMENTS[options.experiment])
         check_words(words)

@@ -34,6 +34,13 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     parser.add_argument(
         "--by_cycle", action="store_true", help="print accuracy, mask distance and regrown weights of each cycle"
     )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=f"take the finished runs of other {RESULTS_NAME} into output_dir, print the table and stop",
+    )
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
     options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
     if options.experiment == "list":
@@ -42,13 +49,10 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     if options.experiment not in EXPERIMENTS:
         fail(f"experiment {options.experiment!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[options.experiment]
-    known = [variant.label for variant in experiment.variants]
-    options.methods = options.methods or known
+    options.methods = _rows(options.methods, options.experiment)
     options.sparsities = options.sparsities or list(experiment.sparsities)
     options.seeds = options.seeds or list(experiment.seeds)
     options.output_dir = options.output_dir or f"compare-{options.experiment}"
-    if unknown := [name for name in options.methods if name not in known]:
-        fail(f"method {unknown[0]!r} is not part of {options.experiment}: choose from {', '.join(known)}")
     for s in options.sparsities:
         if not 0 < s < 1:
             fail(f"sparsity {s:g} must be above 0 and below 1: give fractions, such as 0.9 for 90 %")
@@ -59,6 +63,20 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     for name in ("methods", "sparsities", "seeds"):
         setattr(options, name, list(dict.fromkeys(getattr(options, name))))  # each once
     return options, more
+
+
+def _rows(names: list[str] | None, experiment: str) -> list[str]:
+    """The labels of the rows that are asked for: each by its label, or all of a method by its name."""
+    methods: dict[str, list[str]] = {}
+    for variant in EXPERIMENTS[experiment].variants:
+        methods.setdefault(variant.settings["method"], []).append(variant.label)
+    known = [variant.label for variant in EXPERIMENTS[experiment].variants]
+    rows = {label: [label] for label in known}
+    for name in names or []:
+        if name not in methods | rows:
+            choices = methods if EXPERIMENTS[experiment].chooses else known
+            fail(f"method {name!r} is not part of {experiment}: choose from {', '.join(choices)}")
+    return [label for name in names or known for label in (methods | rows)[name]]
 
 
 def _check_budget(options: argparse.Namespace, experiment: Experiment) -> None:

@@ -29,11 +29,11 @@ from hf_cyclical.paper import (
     claimed,
     drop_checkpoints,
     make_folder,
-    read_reports,
     report_path,
 )
 
 from .command_line import INTERRUPTED
+from .compare_cost import DENSE_UPDATES, UpdateClock
 from .parsing import parse_arguments
 from .run import Run
 
@@ -73,10 +73,10 @@ def _comparison(options: Namespace, words: list[str], more: dict[str, list[str]]
 def _compare(comparison: Comparison, options: Namespace) -> int:
     folder, setting = comparison.folder, comparison.setting
     check_folder(folder, setting)
-    if pending := comparison.pending():
-        first = parse_arguments(_words(comparison.settings(pending[0], setting.model)))
-        check_image_model(first.model.model_name_or_path, from_scratch=first.model.from_scratch)
-        data = load_image_data(first.data, seed=DENSE_SEED)
+    pending, data, before = comparison.pending(), None, None
+    while pending and pending != before:  # as long as others are not at all of them; a choice goes by what is found
+        before = pending
+        data = data or _data(comparison, pending[0])
         updates = _check(comparison, pending, data)
         with claimed(folder, "folder", wait=True):
             check_folder(folder, setting)  # which another command may have made meanwhile
@@ -84,9 +84,17 @@ def _compare(comparison: Comparison, options: Namespace) -> int:
         model = _dense_model(comparison, data) if comparison.trains_dense else setting.model
         if model is None or not _run_all(comparison, pending, updates, model, data, options.keep_models):
             return INTERRUPTED
+        PartialState().wait_for_everyone()
+        pending = comparison.pending()
     with claimed(folder, "table", wait=True):
-        _on_main(lambda: _tell(comparison, pending, options.by_cycle))
+        _on_main(lambda: _tell(comparison, options.by_cycle))
     return 0
+
+
+def _data(comparison: Comparison, cell: Cell) -> ImageData:
+    args = parse_arguments(words_of(comparison.settings(cell, comparison.setting.model)))
+    check_image_model(args.model.model_name_or_path, from_scratch=args.model.from_scratch)
+    return load_image_data(args.data, seed=DENSE_SEED)
 
 
 def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[Cell, int]:
@@ -94,7 +102,7 @@ def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[C
     updates: dict[str, int] = {}
     with TemporaryDirectory() as folder:
         for cell in cells:
-            words = _words(comparison.settings(cell, comparison.setting.model))
+            words = words_of(comparison.settings(cell, comparison.setting.model))
             args = parse_arguments([*words, *_QUIET, "--output_dir", folder])
             if cell.label not in updates:
                 updates[cell.label] = Run.build(args, data).trainer.plan().T
@@ -108,7 +116,7 @@ def _dense_model(comparison: Comparison, data: ImageData) -> str | None:
         if not (folder / "config.json").exists():
             work = folder.with_name(f"{folder.name}-unfinished")
             with _progress_bar() as bar:
-                run = train(_words(comparison.dense_settings()), work, data, _Progress(bar, "dense model"))
+                run = train(words_of(comparison.dense_settings()), work, data, _Progress(bar, "dense model"))
             if run is None:
                 return None
             run.save(command="")
@@ -121,34 +129,50 @@ def _run_all(
 ) -> bool:
     """Run the cells that no other command has; False if there was a signal to stop."""
     with _progress_bar(sum(updates.values())) as bar:
-        for cell in cells:
+        for i, cell in enumerate(cells):
             with claimed(comparison.folder, cell.name) as free:
                 done = report_path(comparison.folder, cell).exists()
                 if any_process(done or not free, PartialState().device):  # another command was at it, or is
                     bar.total -= updates[cell]
                     bar.refresh()
-                elif not _run(comparison, cell, model, data, bar, keep_models):
+                    continue
+                progress = _Progress(bar, f"{i + 1}/{len(cells)} {cell}")
+                if not _run(comparison, cell, model, data, progress, keep_models):
                     return False
     return True
 
 
-def _run(comparison: Comparison, cell: Cell, model: str, data: ImageData, bar: tqdm, keep_model: bool) -> bool:
+def _run(
+    comparison: Comparison, cell: Cell, model: str, data: ImageData, progress: TrainerCallback, keep_model: bool
+) -> bool:
     """Run a cell, or resume it; False if there was a signal to stop."""
-    words, work = _words(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
-    at = f"{comparison.cells.index(cell) + 1}/{len(comparison.cells)}"
-    progress = _Progress(bar, f"{at} {cell.label} {cell.sparsity:g} seed {cell.seed}")
-    run = train(words, work, data, progress)
+    words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
+    timed = comparison.experiment.rivals and comparison.setting.processes == 1
+    clock, dense = UpdateClock(), [_dense_seconds(comparison, model, data)] if timed else []
+    run = train(words, work, data, progress, clock)
     if run is None:
         return False
     run.save(shlex.join(["hf-cyclical", "prune", *words]))
-    _on_main(lambda: comparison.store(cell, work, keep_model=keep_model))
+    cost = {}
+    if timed and clock.mean:
+        dense += [_dense_seconds(comparison, model, data)]
+        cost = {"seconds per update": clock.mean, "dense seconds per update": sum(dense) / len(dense)}
+    _on_main(lambda: comparison.store(cell, work, keep_model=keep_model, more=cost))
     return not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
 
 
-def train(words: list[str], work: Path, data: ImageData, progress: TrainerCallback) -> Run | None:
+def _dense_seconds(comparison: Comparison, model: str, data: ImageData) -> float:
+    """The time of an update of dense training, over a few."""
+    clock = UpdateClock()
+    with TemporaryDirectory() as folder:
+        train(words_of(comparison.timing_settings(model, DENSE_UPDATES)), Path(folder), data, clock)
+    return clock.mean
+
+
+def train(words: list[str], work: Path, data: ImageData, *callbacks: TrainerCallback) -> Run | None:
     """Train as the words of `hf-cyclical prune` say, or resume; None if it was interrupted."""
     args = parse_arguments([*words, *_QUIET, "--output_dir", str(work), "--resume", "auto"])
-    run = Run.build(args, data, [progress])
+    run = Run.build(args, data, callbacks)
     run.trainer.remove_callback(PrinterCallback)
     run.trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
     return None if run.stop.stopped else run
@@ -169,17 +193,18 @@ class _Progress(TrainerCallback):
         self.bar.update()
 
 
-def _tell(comparison: Comparison, pending: list[Cell], by_cycle: bool) -> None:
+def _tell(comparison: Comparison, by_cycle: bool) -> None:
     lines = [
         f"{comparison.show(by_cycle=by_cycle)}\n",
         f"The reports and what is made of them are in {comparison.folder}",
     ]
-    if missing := len(pending) - len(read_reports(comparison.folder, pending)):
+    if missing := len(comparison.pending()):
         lines += [f"Runs that another command is at: {missing}. Once they are done, the same command shows them too."]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _words(values: Values) -> list[str]:
+def words_of(values: Values) -> list[str]:
+    """Arguments as a command line has them."""
     return [word for name, given in values.items() for word in (f"--{name}", *map(str, given))]
 
 

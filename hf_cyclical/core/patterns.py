@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from .errors import PruningError
+from .groups import prune_groups
 from .masks import check_sparsity, magprune, prune_shares, refuse_unreachable
-from .regions import Region, covered_shape, prune_rest, regions_of
+from .regions import covered_shape, prune_rest, regions_of, whole_layers
 from .shards import is_split
 from .shares import Layers, Share, uniform
 from .topk import Masks, floor_kept
+from .units import Units, units_of
 
-_ROWS_AT_ONCE = 1 << 20  # weights that are compared in one go: bounds the temporary memory
 _MOST = 64  # inputs of a group: every two of them are compared
 
 
@@ -44,6 +45,11 @@ class Pattern(Protocol):
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         """Write the masks at sparsity `s`; arguments as of `magprune`."""
 
+    def units(
+        self, params: Mapping[str, Tensor], scores: Mapping[str, Tensor], row_floor: int, masks: Masks
+    ) -> list[Units]:
+        """What can be exchanged so that the pattern stays; `scores` are what weights come by, as `params` are split."""
+
     def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         """Raise a PruningError if these weights cannot have the pattern at this sparsity, `of` says of what."""
 
@@ -64,6 +70,11 @@ class Unstructured:
 
     def __call__(self, scores: Mapping[str, Tensor], s: float, share: Share, row_floor: int, out: Masks) -> None:
         magprune(scores, s, share, row_floor=row_floor, out=out)
+
+    def units(
+        self, params: Mapping[str, Tensor], scores: Mapping[str, Tensor], row_floor: int, masks: Masks
+    ) -> list[Units]:
+        return units_of(whole_layers(params, masks), whole_layers(scores, masks), row_floor)
 
     def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         refuse_unreachable({name: p.shape for name, p in params.items()}, s, row_floor, of)
@@ -114,8 +125,16 @@ class NofM:
         regions = regions_of(scores, out, 1, self.m)
         gone = min(round(s * self.m), self.m - self.n)
         for region in regions.inside.values():
-            _prune_groups(region, self.m, gone)
+            prune_groups(region, self.m, gone)
         prune_rest(regions, s, share, row_floor)
+
+    def units(
+        self, params: Mapping[str, Tensor], scores: Mapping[str, Tensor], row_floor: int, masks: Masks
+    ) -> list[Units]:
+        w, by = (regions_of(tensors, masks, 1, self.m) for tensors in (params, scores))
+        inside = units_of(w.inside, by.inside, 0, moves=False, group=self.m)
+        beside = units_of(w.beside, by.beside, 0, moves=False)
+        return inside + beside + units_of(w.below, by.below, row_floor, moves=False)
 
     def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         if row_floor > self.n:
@@ -178,6 +197,26 @@ class Blocks:
             for name, region in regions.inside.items():
                 self._blocks(region.mask).copy_(masks[name][:, None, :, None])
         prune_rest(regions, s, share, row_floor)
+
+    def units(
+        self, params: Mapping[str, Tensor], scores: Mapping[str, Tensor], row_floor: int, masks: Masks
+    ) -> list[Units]:
+        w, by = (regions_of(tensors, masks, self.rows, self.columns) for tensors in (params, scores))
+        rest = units_of(w.beside, by.beside, 0) + units_of(w.below, by.below, row_floor)
+        if not w.inside:
+            return rest
+        blocks = {name: self._blocks(region.mask) for name, region in w.inside.items()}
+        inside = Units(
+            {name: math.prod(self._shape(region.shape)) for name, region in w.inside.items()},
+            {name: self._sums(region.score) for name, region in w.inside.items()},
+            {name: self._sums(region.score) for name, region in by.inside.items()},
+            {name: block[:, 0, :, 0] for name, block in blocks.items()},
+            self._block_floor(row_floor),
+            True,
+            None,
+            lambda name, mask: blocks[name].copy_(mask[:, None, :, None]),
+        )
+        return [inside, *rest]
 
     def refuse(self, params: Mapping[str, Tensor], s: float, row_floor: int, of: str = "") -> None:
         for name, p in params.items():
@@ -242,22 +281,6 @@ def pattern_of(text: str | None) -> Pattern:
         )
     first, kind, second = found.groups()
     return NofM(int(first), int(second)) if kind == ":" else Blocks(int(first), int(second))
-
-
-def _prune_groups(region: Region, m: int, gone: int) -> None:
-    """Write the masks that drop the `gone` smallest of every `m` inputs, of equal ones those of lower index."""
-    groups = region.shape[1] // m
-    step = max(_ROWS_AT_ONCE // max(math.prod(region.shape[1:]), 1), 1)
-    for score, mask in zip(torch.split(region.score, step), torch.split(region.mask, step), strict=True):
-        inputs = torch.unflatten(score.abs(), 1, (groups, m)).unbind(2)
-        smaller = [torch.zeros_like(inputs[0], dtype=torch.uint8) for _ in inputs]
-        for i in range(m):
-            for j in range(i):
-                wins = inputs[i] >= inputs[j]
-                smaller[i] += wins
-                smaller[j] += ~wins
-        for kept, rank in zip(torch.unflatten(mask, 1, (groups, m)).unbind(2), smaller, strict=True):
-            torch.ge(rank, gone, out=kept)
 
 
 def refuse_unfit(pattern: Pattern, params: Mapping[str, Tensor]) -> None:

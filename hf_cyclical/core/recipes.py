@@ -11,6 +11,7 @@ from .choices import Choice, Largest
 from .errors import PruningError
 from .learning_rates import LrFactor, lr_drop
 from .moments import KEEP, Forget, Moments, forget_nothing
+from .patterns import UNSTRUCTURED, Pattern
 from .regrowth import Regrowth
 from .schedules import (
     Schedule,
@@ -86,10 +87,10 @@ class Recipe:
         """Whether the optimizer's step is left out at any update, or is applied to other weights than the model's."""
         return self.straight_through or any(map(self.hold_at, range(self.T)))
 
-    def pruning_by(self, prune: Choice, row_floor: int) -> "Recipe":
-        """The same method with another choice of the weights that stay at a sparsity."""
+    def pruning_by(self, prune: Choice, row_floor: int, pattern: Pattern = UNSTRUCTURED) -> "Recipe":
+        """The same method with another choice of the weights that stay at a sparsity, which has the pattern."""
         if isinstance(self.choose, Regrowth):
-            return replace(self, choose=replace(self.choose, prune=prune, row_floor=row_floor))
+            return replace(self, choose=replace(self.choose, prune=prune, row_floor=row_floor, pattern=pattern))
         return replace(self, choose=prune)
 
 

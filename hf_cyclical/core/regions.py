@@ -43,6 +43,11 @@ def covered_shape(shape: Sequence[int], rows: int, columns: int) -> tuple[int, .
     return shape[0] // rows * rows, shape[1] // columns * columns, *shape[2:]
 
 
+def whole_layers(scores: Mapping[str, Tensor], masks: Masks) -> dict[str, Region]:
+    """Every layer as one region."""
+    return {name: Region(tuple(p.shape), local(p), masks[name]) for name, p in scores.items()}
+
+
 def regions_of(scores: Mapping[str, Tensor], out: Masks, rows: int, columns: int) -> Regions:
     """The regions of all layers for blocks of this size, with views of the masks to write.
 

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from .choices import Choice, Largest, Score, View
+from .groups import grow_in_groups
+from .patterns import UNSTRUCTURED, Pattern
 from .schedules import Schedule
 from .shards import Shards, local
 from .topk import Masks, finite, keep_largest, row_tops
+from .units import Units
 
 
 class Kept(NamedTuple):
@@ -70,6 +73,8 @@ class Regrowth:
         exchange: How many in each layer.
         prune: Which weights stay where the sparsity rises.
         row_floor: How many weights every row keeps at least.
+        pattern: How the zeros are arranged. Blocks are exchanged for blocks; of n:m as many come in a group as go, and
+            nothing moves to another layer. What fills no group or block is exchanged for its like.
     """
 
     fraction: Schedule
@@ -77,6 +82,7 @@ class Regrowth:
     exchange: Exchange = _WITHIN
     prune: Choice = _MAGPRUNE
     row_floor: int = 0
+    pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
         if s > view.s:
@@ -86,30 +92,38 @@ class Regrowth:
             self._exchange(view, fraction, out)
 
     def _exchange(self, view: View, fraction: float, out: Masks) -> None:
-        shards = Shards.of(view.params.values())
-        scores = {name: local(score) for name, score in self.score(view).items()}
-        device = next(iter(scores.values())).device
-        if shards.totals([sum(not finite(score) for score in scores.values())], device) != [0]:
+        shards, scores = Shards.of(view.params.values()), self.score(view)
+        parts = [local(score) for score in scores.values()]
+        if shards.totals([sum(not finite(part) for part in parts)], parts[0].device) != [0]:
             return  # gradients that have overflowed, of a step that a gradient scaler left out, rank nothing
-        counts = shards.totals((int(out[name].count_nonzero()) for name in scores), device)
+        for units in self.pattern.units(view.params, scores, self.row_floor, out):
+            self._exchange_units(units, fraction, shards)
+
+    def _exchange_units(self, units: Units, fraction: float, shards: Shards) -> None:
+        device = next(iter(units.scores.values())).device
+        counts = shards.totals((int(mask.count_nonzero()) for mask in units.masks.values()), device)
 
         def means() -> Mapping[str, float]:
-            sums = shards.sums((float(w[out[name]].abs().double().sum()) for name, w in scores.items()), device)
-            return {name: total / max(n, 1) for name, total, n in zip(scores, sums, counts, strict=True)}
+            kept = ((units.scores[name], mask) for name, mask in units.masks.items())
+            sums = shards.sums((float(w[mask].abs().double().sum()) for w, mask in kept), device)
+            return {name: total / max(n, 1) for name, total, n in zip(units.masks, sums, counts, strict=True)}
 
-        sizes = {name: p.numel() for name, p in view.params.items()}
-        kept = Kept(sizes, dict(zip(scores, counts, strict=True)), means)
+        kept = Kept(units.sizes, dict(zip(units.masks, counts, strict=True)), means)
         planned = self.exchange.drop(kept, fraction)
-        stay = {name: out[name].flatten().clone() for name in scores}
+        stay = {name: mask.flatten().clone() for name, mask in units.masks.items()}
         dropped = {
-            name: _drop(name, local(p), out[name], stay[name], planned[name], self.row_floor, shards)
-            for name, p in view.params.items()
+            name: _drop(name, w, units.masks[name], stay[name], planned[name], units.row_floor, shards)
+            for name, w in units.weights.items()
         }
-        grown = self.exchange.grow(kept, dropped)
-        for name, score in scores.items():
-            _grow(name, score, stay[name], grown[name], shards)
-        for name, flat in stay.items():
-            out[name].copy_(flat.view(out[name].shape))
+        grown = self.exchange.grow(kept, dropped) if units.moves else dropped
+        for name, score in units.scores.items():
+            shape = units.masks[name].shape
+            if units.group:
+                new = grow_in_groups(score, units.masks[name], stay[name].view(shape), units.group)
+            else:
+                _grow(name, score, stay[name], grown[name], shards)
+                new = stay[name].view(shape)
+            units.write(name, new)
 
 
 def _drop(name: str, w: Tensor, mask: Tensor, stay: Tensor, n: int, row_floor: int, shards: Shards) -> int:

@@ -214,7 +214,7 @@ def _share(config: dict[str, Any]) -> Markdown | None:
     row = METHODS[config["method"]]
     if settings.get("share") not in list(SHARES) or row.keeps_zeros:
         return None
-    sentence = _MOVED if row.redistributes else SHARES[settings["share"]].sentence
+    sentence = _MOVED if row.redistributes and _pattern(config).sparsity is None else SHARES[settings["share"]].sentence
     if isinstance(targets := settings.get("layer_sparsity"), list):
         sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
     if isinstance(floor := settings.get("row_floor"), int) and floor:

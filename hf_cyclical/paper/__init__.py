@@ -5,6 +5,7 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
+    choice="CHOSEN_NAME chosen",
     comparison="DENSE_SEED Comparison Values drop_checkpoints",
     experiments="EXPERIMENTS Experiment epochs_of",
     figures="plot_comparison",
@@ -13,6 +14,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     presets="DEFAULT_PRESET PRESETS",
     published="LINEAR_RECOVERY",
     result_table="table",
-    results="Cell RESULTS_NAME Setting check_folder claimed load_results make_folder read_reports report_path "
-    "save_results",
+    results="Cell RESULTS_NAME Results Setting check_folder check_report claimed load_results make_folder read_folder "
+    "read_reports report_path save_results write_report",
 )

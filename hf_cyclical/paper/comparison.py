@@ -1,5 +1,6 @@
 """A comparison: the runs of an experiment in one folder, the settings of each, and the table of those that are done."""
 
+import dataclasses
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,13 +10,14 @@ from typing import Any
 from hf_cyclical.config import PruningConfig
 from hf_cyclical.formats import write_text
 from hf_cyclical.methods import applies
-from hf_cyclical.reports import REPORT_NAME
+from hf_cyclical.reports import load_report
 
+from .choice import save_chosen, wanted
 from .experiments import EXPERIMENTS, Experiment, epochs_of
 from .figures import plot_comparison
 from .presets import PRESETS
 from .result_table import table
-from .results import RESULTS_NAME, Cell, Setting, load_results, read_reports, report_path, save_results
+from .results import RESULTS_NAME, Cell, Setting, read_folder, read_reports, report_path, save_results, write_report
 
 DENSE_SEED = 0  # of the dense model that all runs of an experiment start from
 
@@ -52,8 +54,10 @@ class Comparison:
         return self.folder / f"{Path(self.setting.model).name}-dense"
 
     def pending(self) -> list[Cell]:
-        """The runs that are not done."""
+        """The runs that are not done; of a choice those that are to be tried next."""
         finished = read_reports(self.folder, self.cells)
+        if self.experiment.chooses:
+            return wanted(self.cells, finished)
         return [cell for cell in self.cells if cell not in finished]
 
     def settings(self, cell: Cell, model: str) -> Values:
@@ -82,11 +86,20 @@ class Comparison:
         of_pruning = {field.name for field in fields(PruningConfig)} | {"pruning_epochs"}
         return values | {name: given for name, given in self.more.items() if name not in of_pruning}
 
-    def store(self, cell: Cell, work: Path, *, keep_model: bool) -> None:
-        """Put the report of a run where finished ones are; its model goes, unless it is wanted."""
+    def timing_settings(self, model: str, updates: int) -> Values:
+        """The arguments of a few dense updates from `model`, which are timed and leave nothing."""
+        values = self.dense_settings() | {"model_name_or_path": [model], "max_steps": [updates]}
+        del values["num_train_epochs"]
+        return values | {"eval_strategy": ["no"], "save_strategy": ["no"]}
+
+    def store(self, cell: Cell, work: Path, *, keep_model: bool, more: Mapping[str, Any]) -> None:
+        """Put the report of a run where finished ones are, with what `more` is known about it.
+
+        Its model goes, unless it is wanted.
+        """
         path = report_path(self.folder, cell)
-        path.parent.mkdir(exist_ok=True)
-        write_text(path, (work / REPORT_NAME).read_text())
+        report = load_report(work)
+        write_report(path, dataclasses.replace(report, about={**report.about, **more}))
         if keep_model:
             drop_checkpoints(work)
         else:
@@ -94,15 +107,14 @@ class Comparison:
 
     def show(self, *, by_cycle: bool = False) -> str:
         """The table of all that is finished in the folder; it is also left there, with a plot and the results."""
-        path, cells = self.folder / RESULTS_NAME, list(self.cells)
-        if path.exists():  # of earlier commands, with other seeds
-            cells += [cell for cell in load_results(path)[1] if cell not in cells]
-        results = read_reports(self.folder, cells)
+        results = read_folder(self.folder, self.setting)  # with those of other commands
         if not results:
             return "No run is finished."
         text = table(self.setting, results)
-        save_results(path, self.setting, results)
+        save_results(self.folder / RESULTS_NAME, self.setting, results)
         write_text(self.folder / "table.md", text + "\n")
+        if self.experiment.chooses:
+            save_chosen(self.folder, self.setting, results)
         if len({cell.sparsity for cell in results}) > 1:
             for ending in ("png", "svg"):
                 plot_comparison(results, self.folder / f"accuracy.{ending}")

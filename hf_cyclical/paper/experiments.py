@@ -87,8 +87,10 @@ def _cycles(epochs: int, **more: Any) -> tuple[Variant, ...]:
 
 def _rivals(name: str, preset: str, epoch: int, seeds: tuple[int, ...], dense: dict[str, Any]) -> dict[str, Experiment]:
     """The comparison with the rivals, and the choice of their settings; `epoch` is the number of updates of one."""
-    rows = rivals.authors(epoch) | rivals.tuned(name, epoch)
-    tried = rivals.candidates(epoch)
+    settings = PRESETS[preset].settings
+    budget = rivals.Budget(epoch, settings["pruning_epochs"], settings["per_device_train_batch_size"])
+    rows = rivals.in_pairs(rivals.authors(budget), rivals.tuned(name, budget))
+    tried = rivals.candidates(budget)
     return {
         name: Experiment(
             f"the rivals of the paper's Table 4 in one engine, from one dense model ({preset})",

@@ -1,16 +1,17 @@
 """The results of an experiment as a table, the paper's beside them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
+from statistics import mean
 
 from hf_cyclical.reports import PruningReport, final_metrics, table_of
 
+from .choice import chosen, incomplete
 from .experiments import EXPERIMENTS, Experiment
-from .published import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE, TABLE_4
+from .published import ACCURACY, ACCURACY_BY_CYCLE, MASK_DISTANCE
 from .results import Results, Setting
+from .rival_table import first_lines, rival_rows, spread, table_4
 
 _WIDEST = 7  # columns of a table; one that has more is turned round
 
@@ -27,34 +28,21 @@ def table(setting: Setting, results: Results, by_cycle: bool = False) -> str:
         results = {cell: r for cell, r in results.items() if len(r.cycles) > 1 and all(c.at_target for c in r.cycles)}
         if not results:
             return "No finished cell has more than one cycle to the target."
-    by_cycle = by_cycle or EXPERIMENTS[setting.experiment].by_cycle
+    experiment = EXPERIMENTS[setting.experiment]
+    if experiment.rivals and not by_cycle:
+        rows = rival_rows(_labels(experiment, results), results)
+        return f"{caption(setting, results)}\n\n{first_lines(results)}\n\n{table_of(rows)}\n\n{table_4()}"
+    by_cycle = by_cycle or experiment.by_cycle
     rows = (_cycle_rows if by_cycle else _final_rows)(setting.experiment, results)
     if len(rows[0]) > _WIDEST:
         rows = [list(row) for row in zip(*rows, strict=True)]
-    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}{_below(setting, results)}"
+    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}{_choice(results) if experiment.chooses else ''}"
 
 
-def _below(setting: Setting, results: Results) -> str:
-    """What stands below the table: of rivals their cost and the paper's Table 4, of a choice what was chosen."""
-    experiment = EXPERIMENTS[setting.experiment]
-    if experiment.chooses:
-        return f"\n\nBest on the images held out: {json.dumps(chosen(results))}"
-    if not experiment.rivals:
-        return ""
-    sparsities = sorted({cell.sparsity for cell in results})
-    cost = [["mean density (%)", *(f"{s:g}" for s in sparsities)]]
-    for label in _labels(experiment, results):
-        found = [
-            [r.mean_density for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)]
-            for s in sparsities
-        ]
-        cost.append([label, *(f"{100 * mean(values):.1f}" if values else "" for values in found)])
-    printed = [["method", "pruning ratio", "dense baseline", "pruned", "difference"], *map(list, TABLE_4)]
-    return (
-        "\n\nWeights that the masks kept, in the mean over all updates: what hardware that skips zeros would pay in "
-        f"training, dense training being 100.\n\n{table_of(cost)}\n\nThe paper's Table 4, ResNet-50 on ImageNet, as "
-        f"printed: every method with a budget and a dense model of its own.\n\n{table_of(printed)}"
-    )
+def _choice(results: Results) -> str:
+    """What stands below the table of a choice."""
+    missing = f"\n\nNot all is tried yet of {', '.join(incomplete(results))}." if incomplete(results) else ""
+    return f"{missing}\n\nBest on the images held out: {json.dumps(chosen(results))}"
 
 
 def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
@@ -85,7 +73,7 @@ def _final_rows(name: str, results: Results) -> list[list[str]]:
     seeds = len({cell.seed for cell in results})
     for s in sorted({cell.sparsity for cell in results}):
         found = [[r for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)] for label in labels]
-        rows.append([f"{s:g}", *(spread([_accuracy(r) for r in reports], seeds) for reports in found)])
+        rows.append([f"{s:g}", *(spread(_percent(_accuracy(r) for r in reports), seeds) for reports in found)])
         paper = ACCURACY.get(name, {})
         if paper and s in experiment.sparsities:
             i = experiment.sparsities.index(s)
@@ -104,7 +92,7 @@ def _cycle_rows(name: str, results: Results) -> list[list[str]]:
             reports = [r for cell, r in results.items() if (cell.label, cell.sparsity) == (label, s)]
             ends = [[r.cycles[i] for r in reports if i < len(r.cycles)] for i in range(cycles)]
             shown = label if len(sparsities) == 1 else f"{label}, {s:g}"
-            accuracies = [spread([c.metrics.get("accuracy") for c in end], seeds) for end in ends]
+            accuracies = [spread(_percent(c.metrics.get("accuracy") for c in end), seeds) for end in ends]
             distances = [f"{mean(c.mask_distance for c in end):.2f}" if end else "" for end in ends]
             regrown = [f"{100 * mean(c.regrown for c in end):.2f}" if end else "" for end in ends]
             rows.append([shown, "accuracy", *accuracies])
@@ -136,24 +124,5 @@ def _epochs(report: PruningReport) -> float:
     return round(last.epoch * (1 - report.dense_updates / last.update), 2)
 
 
-def spread(values: Sequence[float | None], expected: int) -> str:
-    """Fractions as percent: mean and standard deviation, and how many there are if not as many as expected."""
-    numbers = [100 * value for value in values if value is not None]
-    if not numbers:
-        return ""
-    some = f" ({len(numbers)})" if len(numbers) < expected else ""
-    return (f"{mean(numbers):.2f} ± {stdev(numbers):.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}") + some
-
-
-def chosen(results: Results) -> dict[str, dict[str, Any]]:
-    """Of each method, the learning rate and share with the best mean accuracy over sparsities and seeds."""
-    accuracies: dict[str, list[float]] = {}
-    for cell, report in results.items():
-        accuracies.setdefault(cell.label, []).append(final_metrics(report).get("accuracy", 0.0))
-    best: dict[str, tuple[float, dict[str, Any]]] = {}
-    for label, values in accuracies.items():
-        method, rate, share = label.split(", ")
-        found = mean(values), {"learning_rate": float(rate.removeprefix("lr ")), "share": share}
-        if method not in best or found[0] > best[method][0]:
-            best[method] = found
-    return {method: settings for method, (_, settings) in best.items()}
+def _percent(fractions: Iterable[float | None]) -> list[float]:
+    return [100 * value for value in fractions if value is not None]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -35,10 +36,17 @@ class Cell:
     sparsity: float
     seed: int
 
+    def __str__(self) -> str:
+        return f"{self.label} {self.sparsity:g} seed {self.seed}"
+
     @property
     def name(self) -> str:
         """As a file's name."""
-        return f"{self.label.replace(', ', '-').replace(' ', '_')}-{self.sparsity:g}-seed{self.seed}"
+        return f"{_file_name(self.label)}-{self.sparsity:g}-seed{self.seed}"
+
+
+def _file_name(label: str) -> str:
+    return label.replace(", ", "-").replace(" ", "_")
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,21 @@ class Setting:
             raise PruningError(f"{source} is of the experiment {setting.experiment!r}, which is unknown here: upgrade")
         return setting
 
+    @property
+    def public(self) -> "Setting":
+        """The same without folders of this machine, as results are published."""
+        shown = {name: hide_paths(getattr(self, name)) for name in ("model", "dataset", "arguments")}
+        return dataclasses.replace(self, **shown)
+
+    def difference(self, other: "Setting") -> tuple[str, Any, Any] | None:
+        """The first thing that differs, and both values; a path is equal to what is published of it."""
+        forms = (self, self.public), (other, other.public)
+        for name in dataclasses.asdict(self):
+            mine, others = ([getattr(form, name) for form in of] for of in forms)
+            if mine[0] != others[0] and mine[1] != others[0] and mine[0] != others[1]:
+                return name, mine[0], others[0]
+        return None
+
 
 Results = dict[Cell, PruningReport]
 
@@ -98,13 +121,11 @@ def check_folder(folder: Path, setting: Setting) -> None:
         not folder.is_dir() or any(not file.name.startswith(".") for file in folder.iterdir())
     )
     if path.exists():
-        there, here = dataclasses.asdict(Setting.from_dict(read_json(path), path)), dataclasses.asdict(setting)
-        for name, value in here.items():
-            if there[name] != value:
-                raise PruningError(
-                    f"{folder} holds another experiment: {name} is {there[name]!r} there, {value!r} here: "
-                    "name another output_dir"
-                )
+        if found := Setting.from_dict(read_json(path), path).difference(setting):
+            name, there, here = found
+            raise PruningError(
+                f"{folder} holds another experiment: {name} is {there!r} there, {here!r} here: name another output_dir"
+            )
     elif others:
         raise PruningError(f"{folder} is there and holds something else: name another output_dir")
 
@@ -153,30 +174,45 @@ def report_path(folder: Path, cell: Cell) -> Path:
     return folder / "reports" / f"{cell.name}.json"
 
 
+def write_report(path: Path, report: PruningReport) -> None:
+    """Put a report where finished ones are."""
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, json.dumps(report.to_dict(), indent=1) + "\n")
+
+
 def read_reports(folder: Path, cells: Iterable[Cell]) -> Results:
     """The reports of the cells that are finished."""
     found = {cell: report_path(folder, cell) for cell in cells}
     results = {cell: read_whole(path, str(path)) for cell, path in found.items() if path.exists()}
     for cell, report in results.items():
-        there = (report.config.get("target_sparsity"), report.about.get("seed"))
-        if there != (cell.sparsity, cell.seed):
-            raise PruningError(
-                f"{found[cell]} is of sparsity and seed {there}, not {(cell.sparsity, cell.seed)}: "
-                "another file has its name, move it away"
-            )
+        check_report(cell, report, f"{found[cell]}", "another file has its name, move it away")
     return results
+
+
+def read_folder(folder: Path, setting: Setting) -> Results:
+    """The reports of all cells that are finished in the folder, whichever command ran them."""
+    labels = {_file_name(variant.label): variant.label for variant in EXPERIMENTS[setting.experiment].variants}
+    names = [re.fullmatch(r"(.+)-([0-9.e-]+)-seed(\d+)", path.stem) for path in (folder / "reports").glob("*.json")]
+    cells = {Cell(labels[m[1]], float(m[2]), int(m[3])) for m in names if m and m[1] in labels}
+    order = list(labels.values())
+    return read_reports(folder, sorted(cells, key=lambda c: (c.seed, c.sparsity, order.index(c.label))))
+
+
+def check_report(cell: Cell, report: PruningReport, source: str, remedy: str) -> None:
+    """Refuse a report that is of another run."""
+    there = (report.config.get("target_sparsity"), report.about.get("seed"))
+    if there != (cell.sparsity, cell.seed):
+        raise PruningError(f"{source} is of sparsity and seed {there}, not {(cell.sparsity, cell.seed)}: {remedy}")
 
 
 def save_results(path: Path, setting: Setting, results: Results) -> None:
     """All reports in one small file, to be published: without their curves, and without paths of this machine."""
-    shown = dataclasses.asdict(setting)
     rows = []
     for cell, report in results.items():
-        about = public_about(report.about)
+        about = public_about(report.about) | {"mean_density": report.mean_density}
         small = report.to_dict() | {"schedule": [], "masks": report.masks[-1:], "about": about}
         rows.append({**dataclasses.asdict(cell), "report": small})
-    content = {"setting": shown | {name: hide_paths(shown[name]) for name in ("model", "dataset", "arguments")}}
-    write_text(path, json.dumps(content | {"cells": rows}) + "\n")
+    write_text(path, json.dumps({"setting": dataclasses.asdict(setting.public), "cells": rows}) + "\n")
 
 
 def load_results(path: Path) -> tuple[Setting, Results]:

@@ -2,55 +2,124 @@
 
 Each has a row with the settings of its authors. A second one has the learning rate and the share that suit it best,
 which an experiment of its own chooses: `hf-cyclical compare --experiment digits-rivals-choice` trains on a part of the
-training images and evaluates on the others, and its last line is what belongs into TUNED.
+training images and evaluates on the others. The chosen.json that it leaves is what the folder `tuned` holds.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_cyclical.methods import DEFAULT_SHARE
 
 HOLDOUT = 0.2
 RATES = (0.02, 0.05, 0.1, 0.2)
 SHARES = ("uniform", "erk", "global")
 PAPER = ("one_shot", "gradual", "cyclical", "cyclical_lr")
 
-# Of the authors' experiments with CIFAR-10, AC/DC's with ImageNet, at a batch of 128 or 256.
-AUTHORS: Mapping[str, dict[str, Any]] = {
-    "rigl": {"init_masks": "random", "share": "erk", "learning_rate": 0.1, "weight_decay": 5e-4, "row_floor": 0},
-    "snfs": {"init_masks": "random", "learning_rate": 0.1, "weight_decay": 5e-4, "row_floor": 0},
-    "dpf": {"share": "global", "delta_t": 16, "learning_rate": 0.2, "weight_decay": 1e-4, "row_floor": 0},
-    "acdc": {"share": "global", "cycles": 8, "learning_rate": 0.256, "weight_decay": 5e-5, "row_floor": 0},
-    "granet": {"share": "global", "learning_rate": 0.1, "weight_decay": 5e-4, "row_floor": 0},
-}
+_NESTEROV = "momentum=0.9,nesterov=True"
 
-TUNED: Mapping[str, Mapping[str, dict[str, Any]]] = {}
+# As in the authors' code, read in the commits that are named. Rates are those for a batch of so many images, and grow
+# with it. The shape of the learning rate and which layers are pruned belong to the table, and are one for all methods.
+AUTHORS: Mapping[str, dict[str, Any]] = {
+    # google-research/rigl d39fc7d, rigl/cifar_resnet/resnet_train_eval.py (the defaults, and the paper's cosine) and
+    # README (ERK). It keeps the first layer dense, exchanges until 77 % of the run, and divides its rate by 5 at 31 %,
+    # 61 % and 92 %.
+    "rigl": {
+        **{"init_masks": "random", "share": "erk", "delta_t": 100, "drop_fraction": 0.3},
+        **{"learning_rate": 0.1, "batch": 128, "weight_decay": 5e-4, "optim_args": _NESTEROV},
+    },
+    # TimDettmers/sparse_learning e19ff16, mnist_cifar/main.py and sparselearning/core.py (the defaults). It divides its
+    # rate by 10 every 25,000 updates.
+    "snfs": {
+        **{"init_masks": "random", "share": "uniform", "drop_fraction": 0.5},
+        **{"learning_rate": 0.1, "batch": 100, "weight_decay": 5e-4, "optim_args": _NESTEROV},
+    },
+    # INCHEON-CHO/Dynamic_Model_Pruning_with_Feedback deb281e, README: not the authors', who have published no code. The
+    # last layer is dense, and the rate divided by 10 at 50 % and 75 %.
+    "dpf": {
+        **{"share": "global", "delta_t": 16},
+        **{"learning_rate": 0.2, "batch": 128, "weight_decay": 1e-4, "optim_args": _NESTEROV},
+    },
+    # IST-DASLab/ACDC ac53210, configs/neurips/iht_imagenet_resnet50_insta_cosinelr_s90_ep100.yaml and the script that
+    # starts it: ImageNet, as their phases there are those of the method here. On CIFAR-100 they take 0.08 and 5e-4.
+    "acdc": {
+        **{"share": "global", "cycles": 8, "lr_warmup": 0.05},
+        **{"learning_rate": 0.256, "batch": 256, "weight_decay": 2**-15, "optim_args": "momentum=0.875"},
+    },
+    # VITA-Group/GraNet f338a24, README (CIFAR, s_i = 0) and CIFAR/main.py (batch). Masks are chosen every 1,000 of
+    # 72,000 updates; the rate is divided by 10 at 50 % and 75 %.
+    "granet": {
+        **{"share": "global", "drop_fraction": 0.5},
+        **{"learning_rate": 0.1, "batch": 100, "weight_decay": 5e-4, "optim_args": _NESTEROV},
+    },
+}
+_GRANET_CHOICES = 72  # in a run
+
+_CHOICES = Path(__file__).with_name("tuned")
+TUNED: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    path.stem: json.loads(path.read_text())["chosen"] for path in sorted(_CHOICES.glob("*.json"))
+}
 """By experiment and method, what its choice has found."""
 
 
-def authors(epoch: int) -> dict[str, dict[str, Any]]:
-    """The settings of each row with those of its authors; `epoch` is the number of updates of one."""
+class Budget(NamedTuple):
+    """How long the runs of a table are, and their batches.
+
+    Attributes:
+        epoch: Updates of an epoch.
+        epochs: Of pruning.
+        batch: Images of an update.
+    """
+
+    epoch: int
+    epochs: int
+    batch: int
+
+
+def authors(budget: Budget) -> dict[str, dict[str, Any]]:
+    """The settings of each row with those of its authors."""
     rows: dict[str, dict[str, Any]] = {method: {"method": method} for method in PAPER}
-    rows |= {method: {"method": method, **settings} for method, settings in AUTHORS.items()}
-    rows["snfs"]["delta_t"] = epoch  # once an epoch
+    for method, settings in AUTHORS.items():
+        rate = settings["learning_rate"] * budget.batch / settings["batch"]
+        own = {name: value for name, value in settings.items() if name != "batch"}
+        rows[method] = {"method": method, **own, "learning_rate": float(f"{rate:.3g}"), "row_floor": 0}
+    rows["snfs"]["delta_t"] = budget.epoch
+    rows["granet"]["delta_t"] = round(budget.epoch * budget.epochs / _GRANET_CHOICES)
     return rows
 
 
-def tuned(experiment: str, epoch: int) -> dict[str, dict[str, Any]]:
+def tuned(experiment: str, budget: Budget) -> dict[str, dict[str, Any]]:
     """The settings of each second row, by its label."""
     found = TUNED.get(experiment, {})
-    return {f"{method}, tuned": candidate(method, epoch) | settings for method, settings in found.items()}
+    return {f"{method}, tuned": candidate(method, budget) | settings for method, settings in found.items()}
 
 
-def candidate(method: str, epoch: int) -> dict[str, Any]:
+def in_pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of both, each method's first row followed by its second."""
+    both: dict[str, Any] = {}
+    for label, row in first.items():
+        tuned_label = f"{label}, tuned"
+        both |= {label: row} | ({tuned_label: second[tuned_label]} if tuned_label in second else {})
+    return both
+
+
+def candidate(method: str, budget: Budget) -> dict[str, Any]:
     """A method as it is tuned: from the given weights, with the package's floor of the rows and the weight decay."""
-    own = {"snfs": {"delta_t": epoch}, "dpf": {"delta_t": 16}, "acdc": {"cycles": 8}}
+    own = {"snfs": {"delta_t": budget.epoch}, "dpf": {"delta_t": 16}, "acdc": {"cycles": 8}}
     return {"method": method, **own.get(method, {})}
 
 
-def candidates(epoch: int) -> dict[str, dict[str, Any]]:
-    """All that is tried to choose from, on images that are held out of the training images."""
+def own_share(method: str) -> str:
+    """The share that a method has without a choice."""
+    return AUTHORS.get(method, {}).get("share", DEFAULT_SHARE)
+
+
+def candidates(budget: Budget) -> dict[str, dict[str, Any]]:
+    """All that can be tried to choose from, on images that are held out of the training images."""
     return {
         f"{method}, lr {rate:g}, {share}": {
-            **candidate(method, epoch), "learning_rate": rate, "share": share, "holdout": HOLDOUT
+            **candidate(method, budget), "learning_rate": rate, "share": share, "holdout": HOLDOUT
         }
         for method in (*PAPER, *AUTHORS)
         for rate in RATES

@@ -151,8 +151,11 @@ class PruningReport:
     def mean_density(self) -> float:
         """Fraction of the prunable weights that the masks keep, in the mean over all updates: a cost of training.
 
-        It is what hardware that skips zeros would pay for the passes of the model, dense training being 1.
+        It is what hardware that skips zeros would pay for the passes of the model, dense training being 1. Reports that
+        are published without all choices of masks have it in `about`.
         """
+        if "mean_density" in self.about:
+            return self.about["mean_density"]
         points = [[0, self.start_sparsity], *([update + 1, sparsity] for update, sparsity, _ in self.masks)]
         ends = [*(update for update, _ in points[1:]), self.updates]
         kept = sum((1 - sparsity) * (end - start) for (start, sparsity), end in zip(points, ends, strict=True))

@@ -95,7 +95,7 @@ def _kept(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]
         return {name: int(p.count_nonzero()) for name, p in params.items()}
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()}
     config.choice(View(params, masks, 0), config.resolved("target_sparsity"), masks)
-    ahead = SHARES[config.resolved("share")].ahead and not METHODS[config.method].redistributes
+    ahead = SHARES[config.resolved("share")].ahead and not config.redistributes
     own = layer_targets(params, config.layer_targets)
     return {name: int(mask.count_nonzero()) for name, mask in masks.items() if ahead or name in own}
 

@@ -1,5 +1,7 @@
 """Patterns in training: what holds after every update, whatever the method, on one process and on several."""
 
+from collections import deque
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -136,12 +138,16 @@ def test_blocks_are_whole_after_every_update(method, share):
 BOTH = [{"pattern": "2:4"}, {"pattern": "1x4", "target_sparsity": 0.75, "share": "global"}]
 
 
+EXCHANGING = [{"method": method, **settings} for method in ("rigl", "snfs", "granet") for settings in BOTH]
+
+
 def final(rank, settings, replaced_at, sharded):
-    *_, pruner = train(config("cyclical", **settings), replaced_at, sharded)
+    # Only the last is kept: one that was replaced would still see the optimizer's steps.
+    [pruner] = deque(train(config(**{"method": "cyclical", **settings}), replaced_at, sharded), maxlen=1)
     return pruner.state_dict()["masks"]
 
 
-@pytest.mark.parametrize("settings", BOTH, ids=str)
+@pytest.mark.parametrize("settings", [*BOTH, *EXCHANGING], ids=str)
 def test_another_pruner_goes_on_from_the_state_of_the_first(settings):
     expected = final(0, settings, None, False)
     for at in (10, 17, 25):
@@ -150,7 +156,7 @@ def test_another_pruner_goes_on_from_the_state_of_the_first(settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [*BOTH, {"pattern": "4x1", "target_sparsity": 0.75, "include": ["hidden"]}], ids=str
+    "settings", [*BOTH, *EXCHANGING, {"pattern": "4x1", "target_sparsity": 0.75, "include": ["hidden"]}], ids=str
 )
 def test_a_run_under_fsdp2_is_that_of_one_process(settings):
     expected = final(0, settings, None, False)
