@@ -45,8 +45,18 @@ class Run:
     stop: StopOnSignalCallback
 
     @classmethod
-    def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
-        """Load model and data, unless `data` is there from an earlier run, and put them together."""
+    def build(
+        cls,
+        args: Arguments,
+        data: ImageData | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        *,
+        to_be_trained: bool = False,
+    ) -> "Run":
+        """Load model and data, unless `data` is there from an earlier run, and put them together.
+
+        A run that is only checked may have a model that is yet `to_be_trained`.
+        """
         keep_freed_memory()
         set_seed(args.training.seed)
         name, from_scratch = args.model.model_name_or_path, args.model.from_scratch
@@ -86,7 +96,8 @@ class Run:
             "augment": data.augment,
             "image settings": asdict(loaded.settings),
         }
-        _refuse_untrained_teacher(trainer, loaded)
+        if not to_be_trained:
+            _refuse_untrained_teacher(trainer, loaded)
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
         return cls(args, trainer, data, loaded, stop)
 
