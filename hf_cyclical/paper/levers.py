@@ -32,6 +32,8 @@ def levers(rate: float) -> dict[str, dict[str, Any]]:
         "distill": {"distill": 0.5},
         "recalibrate": {"recalibrate": 50},
         "average": {"ema_decay": 0.99},
+        "delta_t": {"delta_t": "auto"},
+        "cycles": {"cycles": "auto"},
     }
 
 
@@ -48,8 +50,8 @@ def rows(rate: float) -> dict[str, dict[str, Any]]:
         found[f"all, {method}"] = {"method": method} | {k: v for k, v in together.items() if _has(method, k)}
     for share in ("uniform", "erk", "global"):
         found[f"all, {share}"] = together | {"share": share}
-    for factor in (0.2, 0.5, 2):
-        found[f"all, lr {factor * rate:g}"] = together | {"learning_rate": factor * rate}
+    for other in (rate / 5, rate / 2, rate * 2):
+        found[f"all, lr {other:g}"] = together | {"learning_rate": other}
     found["all, linear"] = together | {"lr_shape": "linear"}
     return found
 

@@ -22,11 +22,11 @@ _BEFORE = {"row_floor": 0, "mask_momentum": False}  # how runs went before there
 _LONG = 8  # items of a list above which an error names only one of them
 
 
-def run_settings(trainer: "CyclicalPruningTrainer") -> dict[str, Any]:
-    """All settings of a run, as JSON holds them."""
+def run_settings(trainer: "CyclicalPruningTrainer", pruning: PruningConfig) -> dict[str, Any]:
+    """All settings of a run, as JSON holds them; `pruning` has no setting that is still to be chosen."""
     args = trainer.args
     images = trainer._train_batch_size * args.gradient_accumulation_steps * args.world_size
-    settings = trainer.pruning.to_dict() | {
+    settings = pruning.to_dict() | {
         "learning_rate": args.learning_rate,
         "optim": str(getattr(args.optim, "value", args.optim)),
         "optim_args": args.optim_args,
