@@ -61,6 +61,12 @@ class RunArguments:
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )
+    budget: str | None = _field(
+        None,
+        "The time that the run may take, such as 30m, 2h, 90s or 1h30m: a few updates are measured, and "
+        "num_train_epochs is set to what there is time for, with its evaluations. cycles and delta_t are auto "
+        "then, unless told. A resumed run keeps the epochs that were chosen at its start.",
+    )
     channels_last: Literal["auto", True, False] = _field(
         "auto",
         "Give the model its images with the channels innermost, which makes convolutions faster, most of all together "

@@ -5,6 +5,7 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
+    budget="seconds_of",
     callbacks="SetEpochCallback StopOnSignalCallback TargetEarlyStoppingCallback",
     checkpoints="newest_checkpoint",
     freed_memory="keep_freed_memory",
@@ -13,8 +14,9 @@ __getattr__, __dir__, __all__ = lazy_names(
     of_task="task_arguments",
     output_lock="OutputLock",
     plan="describe_plan",
+    pruning_state="epochs_of",
     run="PruningRun",
-    time_estimate="estimate_time",
+    time_estimate="estimate_time fit_to_budget",
     tested_versions="TESTED newer_than_tested warn_of_newer",
     trainer="CyclicalPruningTrainer",
 )
