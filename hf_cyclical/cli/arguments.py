@@ -103,7 +103,13 @@ class PruningTrainingArguments(TrainingArguments):
 
 @dataclass
 class Arguments:
-    """All arguments of a run; `repo_id` says where to push what it leaves."""
+    """All arguments of a run.
+
+    Attributes:
+        repo_id: Where to push what it leaves.
+        named: Those that the user has given, which nothing else overrides.
+        preset: Whether the others are those of a preset; if not, they are recommended once the model is known.
+    """
 
     model: ModelArguments
     data: DataArguments
@@ -111,6 +117,8 @@ class Arguments:
     pruning: PruningConfig
     training: PruningTrainingArguments
     repo_id: str | None
+    named: dict[str, Any]
+    preset: bool
 
 
 TYPES = (RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments)

@@ -26,7 +26,7 @@ def prune(args: Arguments, argv: list[str]) -> int:
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
     try:
         run = Run.build(args)
-        notes = run.data.describe(run.loaded.settings)
+        notes = [*run.data.describe(run.loaded.settings), *run.notes]
         notes += [_fit(run, args.run.budget)] if args.run.budget else []
         notes += [estimate_time(run.trainer)] if args.run.plan else []
         _tell(run.trainer, describe_plan(run.trainer, *notes))

@@ -57,7 +57,7 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
         repo_id = _take_push(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
-    return Arguments(model, data, run, pruning, training, repo_id)
+    return Arguments(model, data, run, pruning, training, repo_id, named, _preset_name(named) is not None)
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -132,12 +132,10 @@ def _yaml() -> ModuleType:
 
 def _preset(named: dict[str, Any]) -> dict[str, Any]:
     """The preset's values, except what was named and settings that the chosen method does not have."""
-    name = named.get("preset")
+    name = _preset_name(named)
     method = named.get("method", PruningConfig.method)
     timed = {name: "auto" for name in ("cycles", "delta_t") if "budget" in named and applies(method, name)}
     timed = {name: value for name, value in timed.items() if name not in named}
-    if name is None and "model_name_or_path" not in named and "dataset_name" not in named:
-        name = DEFAULT_PRESET
     if name is None:
         return timed
     if name not in PRESETS:
@@ -159,6 +157,11 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     if pattern_of(named.get("pattern")).sparsity is not None:
         left_out.add("target_sparsity")  # the pattern fixes it
     return {key: value for key, value in settings.items() if key not in left_out and applies(method, key)} | timed
+
+
+def _preset_name(named: dict[str, Any]) -> str | None:
+    own = "model_name_or_path" in named or "dataset_name" in named
+    return named.get("preset", None if own else DEFAULT_PRESET)
 
 
 def _require(model: ModelArguments, data: DataArguments, training: PruningTrainingArguments) -> None:

@@ -5,7 +5,7 @@ from hf_cyclical import lazy_names
 # The public names of this room, by the module that is imported when one of them is first asked for.
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    budget="seconds_of",
+    budget="Cost seconds_of",
     callbacks="SetEpochCallback StopOnSignalCallback TargetEarlyStoppingCallback",
     checkpoints="newest_checkpoint",
     freed_memory="keep_freed_memory",
@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     output_lock="OutputLock",
     plan="describe_plan",
     pruning_state="epochs_of",
+    recalibration="batch_norms",
     run="PruningRun",
     time_estimate="estimate_time fit_to_budget",
     tested_versions="TESTED newer_than_tested warn_of_newer",

@@ -9,7 +9,7 @@ from support.started import call, prune
 
 from hf_cyclical import load_report
 from hf_cyclical.cli import parse_arguments
-from hf_cyclical.training import time_estimate
+from hf_cyclical.training import Cost
 
 FEW = ["--dense_epochs", "0", "--max_train_samples", "120", "--max_eval_samples", "100"]  # 2 updates an epoch
 
@@ -46,8 +46,8 @@ def test_what_it_contradicts_is_refused(capsys, words, line):
 
 
 def test_the_plan_has_as_many_epochs_as_there_is_time_for(tmp_path, monkeypatch):
-    cost = time_estimate.Cost(update=0.5, evaluation=5.0)
-    monkeypatch.setattr(time_estimate, "measured", lambda trainer: cost)
+    cost = Cost(update=0.5, evaluation=5.0)
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.measured", lambda trainer: cost)
     code, out, err = call(*FEW, "--budget", "10m", "--plan", "--output_dir", tmp_path / "out")
     assert code == 0, err
     # 540 s: 2 evaluations of 5 s, and 1,060 updates: 530 epochs
@@ -57,7 +57,7 @@ def test_the_plan_has_as_many_epochs_as_there_is_time_for(tmp_path, monkeypatch)
 
 
 def test_a_time_too_short_is_one_line_with_what_is_needed(tmp_path, monkeypatch):
-    monkeypatch.setattr(time_estimate, "measured", lambda trainer: time_estimate.Cost(update=0.5, evaluation=5.0))
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.measured", lambda trainer: Cost(update=0.5, evaluation=5.0))
     code, _, err = call(*FEW, "--budget", "30s", "--output_dir", tmp_path / "out")
     assert code == 2
     assert err.startswith("error: budget '30s' is too short for one cycle of 100 updates or more")
@@ -67,14 +67,15 @@ def test_a_time_too_short_is_one_line_with_what_is_needed(tmp_path, monkeypatch)
 
 def test_a_run_is_the_same_as_with_the_epochs_it_chose_and_resumes_with_them(tmp_path, monkeypatch, capsys):
     saves = [*FEW, "--save_steps", "4", "--save_total_limit", "5"]
-    monkeypatch.setattr(time_estimate, "fit_epochs", lambda *_: 6.0)
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.fit_epochs", lambda *_: 6.0)
     assert prune(*saves, "--budget", "1h", "--output_dir", tmp_path / "fitted") == 0
     named = ["--num_train_epochs", "6", "--cycles", "auto", "--delta_t", "auto"]
     assert prune(*saves, *named, "--output_dir", tmp_path / "named") == 0
     state = json.loads((tmp_path / "fitted" / "checkpoint-4" / "pruning_state.json").read_text())
     assert (state["settings"]["num_train_epochs"], state["settings"]["cycles"]) == (6.0, 1)
 
-    monkeypatch.setattr(time_estimate, "fit_epochs", lambda *_: 60.0)  # the machine has become faster
+    # The machine has become faster.
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.fit_epochs", lambda *_: 60.0)
     checkpoint = tmp_path / "fitted" / "checkpoint-4"
     capsys.readouterr()
     assert prune(*saves, "--budget", "1h", "--output_dir", tmp_path / "again", "--resume", checkpoint) == 0
