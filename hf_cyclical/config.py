@@ -1,7 +1,7 @@
 """PruningConfig: how to prune, as one frozen dataclass that is also the JSON record and the command line.
 
 A setting is one field: its type, its rule with the default (`core.settings`), and its help. One that only some methods
-have stands in their rows of METHODS too. Those on how weights are trained are in `Levers`.
+have stands in their rows of METHODS too. Those on how weights are trained are in `Levers`, and in `DenseStart`.
 """
 
 import dataclasses
@@ -13,6 +13,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from . import core
 from .core import Choice, LrFactor, LrShape, NofM, Pattern, Recipe, Shape
+from .core.automatic import AUTO, auto_cycles, auto_delta_t
+from .core.dense_start import DenseStart
 from .core.levers import Levers
 from .core.settings import Setting, number, one_of, patterns, refuse, says, switch, text, whole
 from .methods import DEFAULT_METHOD, DEFAULT_SHARE, INIT_MASKS, METHODS, SCOPES, SHARES, applies, refuse_beside_groups
@@ -33,7 +35,7 @@ def _layer_target(name: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
-class PruningConfig(Levers):
+class PruningConfig(Levers, DenseStart):
     """How a model is pruned. `None` stands for the method's default."""
 
     _argument_group_name = "pruning (PruningConfig)"
@@ -44,8 +46,9 @@ class PruningConfig(Levers):
     target_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.9 for 90 %", default=0.9)] = (
         says("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
     )
-    cycles: Annotated[int | None, whole(1, "use 1 for a single cycle", default=5)] = says(
-        "Number of cycles, or of prunings for iterative; 5 if not given (k in the paper)."
+    cycles: Annotated[int | str | None, whole(1, "use 1 for a single cycle", default=5, auto=True)] = says(
+        "Number of cycles, or of prunings for iterative; 5 if not given (k in the paper). auto: as many as have 2,000 "
+        "updates each, 5 at most."
     )
     init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = says(
         "Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."
@@ -53,9 +56,9 @@ class PruningConfig(Levers):
     schedule: Annotated[Shape | None, one_of(get_args(Shape), default="cubic")] = says(
         "How the sparsity rises within a cycle; cubic is Eq. 1 and the default (s(t) in the paper)."
     )
-    delta_t: Annotated[int | None, whole(1, "use 100 as the paper does", default=100)] = says(
+    delta_t: Annotated[int | str | None, whole(1, "use 100 as the paper does", default=100, auto=True)] = says(
         "Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper), 16 for dpf, and a "
-        "hundredth of the run for snfs."
+        "hundredth of the run for snfs. auto: so that there are 31 choices while the sparsity rises, 100 at most."
     )
     ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = says(
         "Part of a cycle in which the sparsity rises or masks change; the rest is fine-tuning. 0.8 if not given (16 of "
@@ -103,16 +106,13 @@ class PruningConfig(Levers):
         "Globs on the names of the layers to prune; all linear and convolution layers if not given."
     )
     exclude: Annotated[list[str] | None, patterns()] = says("Globs on the names of layers that stay dense.")
-    dense_epochs: Annotated[float, number("[0, inf)", "use 0 to prune from the start")] = says(
-        "Epochs of dense training before the first cycle, out of num_train_epochs (appendix: from scratch).", 0.0
-    )
-    dense_updates: Annotated[int, whole(0, "use 0 to prune from the start")] = says(
-        "The same in optimizer updates, out of max_steps. Give one of the two.", 0
-    )
 
     def __post_init__(self) -> None:
         for name, setting in _SETTINGS.items():
-            if (value := getattr(self, name)) is not None or not setting.optional:
+            value = getattr(self, name)
+            if setting.auto and isinstance(value, str) and value.isdecimal():  # of a command line
+                object.__setattr__(self, name, value := int(value))
+            if value is not None or not setting.optional:
                 setting.check(name, value)
         self._take_former_names()
         self._check_contradictions()
@@ -162,13 +162,32 @@ class PruningConfig(Levers):
             return DEFAULT_SHARE
         if name in METHODS[self.method].defaults:
             return METHODS[self.method].defaults[name]
-        if name == "init_sparsity" and self.resolved("cycles") > 1:
+        if name == "init_sparsity" and self.resolved("cycles") != 1:
             return 0.5 * self.resolved("target_sparsity") or None
         if setting.only and self.resolved(setting.only[0]) != setting.only[1]:
             return None
         if setting.needs and not getattr(self, setting.needs):
             return None
         return setting.default
+
+    @property
+    def automatic(self) -> list[str]:
+        """The settings that are chosen when the number of updates is known."""
+        return [name for name in ("cycles", "delta_t") if getattr(self, name) == AUTO]
+
+    def fitted(self, updates: int, epochs: float | None = None) -> "PruningConfig":
+        """The configuration of a run, with numbers in place of auto; the arguments are those of `recipe`."""
+        if not self.automatic:
+            return self
+        T, chosen = updates - self.updates_before(updates, epochs), {}
+        k = self._cycles
+        if k == AUTO:
+            k = auto_cycles(T, most=METHODS[self.method].defaults.get("cycles", _SETTINGS["cycles"].default))
+            chosen = {"cycles": k} | ({"init_sparsity": None} if k == 1 else {})
+        if self.delta_t == AUTO:
+            ramp = self.resolved("ramp_fraction") if applies(self.method, "ramp_fraction") else 1.0
+            chosen["delta_t"] = auto_delta_t(T, k, ramp, self.tail or 0.0)
+        return dataclasses.replace(self, **chosen)
 
     def recipe(self, updates: int, epochs: float | None = None, seed: int = 0) -> Recipe:
         """The recipe for a run of so many optimizer updates, the dense start included.
@@ -178,7 +197,9 @@ class PruningConfig(Levers):
             epochs: Epochs of the whole run, needed only for `dense_epochs`.
             seed: Of random masks.
         """
-        dense = self._dense_updates(updates, epochs)
+        if self.automatic:
+            return self.fitted(updates, epochs).recipe(updates, epochs, seed)
+        dense = self.updates_before(updates, epochs)
         T = updates - dense
         k = self._cycles
         shortest = METHODS[self.method].shortest
@@ -201,30 +222,13 @@ class PruningConfig(Levers):
         return values
 
     @property
-    def _cycles(self) -> int:
+    def _cycles(self) -> Any:
         return self.resolved("cycles") if applies(self.method, "cycles") else 1
 
     @property
     def _lr(self) -> LrFactor:
         lr = core.lr_factor(self.resolved("lr_shape"), self.resolved("lr_drop_at"), self.resolved("lr_drop_factor"))
         return core.lr_warmup(lr, self.lr_warmup) if self.lr_warmup else lr
-
-    def _dense_updates(self, updates: int, epochs: float | None) -> int:
-        if not self.dense_epochs:
-            dense = self.dense_updates
-        elif epochs is None:
-            rule, remedy = "needs a run counted in epochs", "use dense_updates with max_steps"
-            refuse("dense_epochs", self.dense_epochs, rule, remedy)
-        else:
-            dense = round(updates * self.dense_epochs / epochs) if epochs > 0 else updates
-        if dense and dense >= updates:
-            of = f"{epochs:g} epochs" if self.dense_epochs else f"{updates} updates"
-            self._refuse(self._dense_start, f"leaves nothing of the run's {of} to prune in", "lower it or train longer")
-        return dense
-
-    @property
-    def _dense_start(self) -> str:
-        return "dense_epochs" if self.dense_epochs else "dense_updates"
 
     def _take_former_names(self) -> None:
         if self.scope is None:
@@ -261,7 +265,8 @@ class PruningConfig(Levers):
         if self.dense_epochs and self.dense_updates:
             self._refuse("dense_updates", f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
         if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
-            self._refuse(self._dense_start, f"would undo the zeros that method {self.method} keeps", "leave it out")
+            start = "dense_epochs" if self.dense_epochs else "dense_updates"
+            self._refuse(start, f"would undo the zeros that method {self.method} keeps", "leave it out")
         if self.distill and METHODS[self.method].keeps_zeros:
             self._refuse(
                 "distill", f"has no dense teacher: method {self.method} starts from a sparse model", "leave it out"

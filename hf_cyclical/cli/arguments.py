@@ -61,6 +61,12 @@ class RunArguments:
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )
+    budget: str | None = _field(
+        None,
+        "The time that the run may take, such as 30m, 2h, 90s or 1h30m: a few updates are measured, and "
+        "num_train_epochs is set to what there is time for, with its evaluations. cycles and delta_t are auto "
+        "then, unless told. A resumed run keeps the epochs that were chosen at its start.",
+    )
     channels_last: Literal["auto", True, False] = _field(
         "auto",
         "Give the model its images with the channels innermost, which makes convolutions faster, most of all together "
@@ -97,7 +103,13 @@ class PruningTrainingArguments(TrainingArguments):
 
 @dataclass
 class Arguments:
-    """All arguments of a run; `repo_id` says where to push what it leaves."""
+    """All arguments of a run.
+
+    Attributes:
+        repo_id: Where to push what it leaves.
+        named: Those that the user has given, which nothing else overrides.
+        preset: Whether the others are those of a preset; if not, they are recommended once the model is known.
+    """
 
     model: ModelArguments
     data: DataArguments
@@ -105,6 +117,8 @@ class Arguments:
     pruning: PruningConfig
     training: PruningTrainingArguments
     repo_id: str | None
+    named: dict[str, Any]
+    preset: bool
 
 
 TYPES = (RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments)

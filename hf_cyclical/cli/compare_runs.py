@@ -105,7 +105,8 @@ def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[C
             words = words_of(comparison.settings(cell, comparison.setting.model))
             args = parse_arguments([*words, *_QUIET, "--output_dir", folder])
             if cell.label not in updates:
-                updates[cell.label] = Run.build(args, data).trainer.plan().T
+                run = Run.build(args, data, to_be_trained=comparison.trains_dense)
+                updates[cell.label] = run.trainer.plan().T
     return {cell: updates[cell.label] for cell in cells}
 
 

@@ -11,7 +11,7 @@ from hf_cyclical.core import PruningError, leave_group
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.hub import create_repository, push, push_command
 from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, show
-from hf_cyclical.training import CyclicalPruningTrainer, describe_plan, estimate_time
+from hf_cyclical.training import CyclicalPruningTrainer, describe_plan, epochs_of, estimate_time, fit_to_budget
 
 from .arguments import Arguments
 from .command_line import INTERRUPTED, fail, stopped_pushing, without_resume
@@ -26,7 +26,8 @@ def prune(args: Arguments, argv: list[str]) -> int:
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
     try:
         run = Run.build(args)
-        notes = run.data.describe(run.loaded.settings)
+        notes = [*run.data.describe(run.loaded.settings), *run.notes]
+        notes += [_fit(run, args.run.budget)] if args.run.budget else []
         notes += [estimate_time(run.trainer)] if args.run.plan else []
         _tell(run.trainer, describe_plan(run.trainer, *notes))
     except Exception as error:
@@ -39,6 +40,15 @@ def prune(args: Arguments, argv: list[str]) -> int:
         fail(error)
     leave_group()
     return code
+
+
+def _fit(run: Run, budget: str) -> str:
+    """Set the epochs of a run to what there is time for, or to what there was when it started; tells which."""
+    checkpoint = run.args.training.resume_from_checkpoint
+    if checkpoint is None or (epochs := epochs_of(checkpoint)) is None:
+        return fit_to_budget(run.trainer, budget)
+    run.args.training.num_train_epochs = epochs
+    return f"Budget: {epochs:g} epochs, as was chosen for {budget} when the run started."
 
 
 def _train_alone(run: Run, argv: list[str]) -> int:

@@ -53,11 +53,12 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
         _require(model, data, training)
         _check_training(training)
         _set_epochs(run, pruning, training, named)
+        _check_budget(run, pruning, named)
         _set_resume(run, training)
         repo_id = _take_push(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
         fail(error)
-    return Arguments(model, data, run, pruning, training, repo_id)
+    return Arguments(model, data, run, pruning, training, repo_id, named, _preset_name(named) is not None)
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -132,17 +133,17 @@ def _yaml() -> ModuleType:
 
 def _preset(named: dict[str, Any]) -> dict[str, Any]:
     """The preset's values, except what was named and settings that the chosen method does not have."""
-    name = named.get("preset")
-    if name is None and "model_name_or_path" not in named and "dataset_name" not in named:
-        name = DEFAULT_PRESET
+    name = _preset_name(named)
+    method = named.get("method", PruningConfig.method)
+    timed = {name: "auto" for name in ("cycles", "delta_t") if "budget" in named and applies(method, name)}
+    timed = {name: value for name, value in timed.items() if name not in named}
     if name is None:
-        return {}
+        return timed
     if name not in PRESETS:
         raise PruningError(f"preset {name!r} is unknown: {_near(name, PRESETS, '--preset list prints them')}")
     left_out = set(named)
     if "model_name_or_path" in named and not named.get("from_scratch"):
         left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
-    method = named.get("method", PruningConfig.method)
     if named.get("lr_shape", METHODS[method].defaults.get("lr_shape", "drop")) != "drop":
         left_out |= {"lr_drop_at", "lr_drop_factor"}
     if {"lr_drop_at", "lr_drop_factor"} & set(named):
@@ -152,11 +153,16 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
         settings["optim_args"] = "momentum=0.9" if named["optim"] == "sgd" else None  # the preset's are another's
     if {"dense_updates", "max_steps"} & set(named) or METHODS[method].keeps_zeros:
         left_out.add("dense_epochs")
-    if {"num_train_epochs", "max_steps"} & set(named):
+    if {"num_train_epochs", "max_steps", "budget"} & set(named):
         left_out.add("pruning_epochs")
     if pattern_of(named.get("pattern")).sparsity is not None:
         left_out.add("target_sparsity")  # the pattern fixes it
-    return {key: value for key, value in settings.items() if key not in left_out and applies(method, key)}
+    return {key: value for key, value in settings.items() if key not in left_out and applies(method, key)} | timed
+
+
+def _preset_name(named: dict[str, Any]) -> str | None:
+    own = "model_name_or_path" in named or "dataset_name" in named
+    return named.get("preset", None if own else DEFAULT_PRESET)
 
 
 def _require(model: ModelArguments, data: DataArguments, training: PruningTrainingArguments) -> None:
@@ -206,6 +212,19 @@ def _set_epochs(
     if run.pruning_epochs <= 0:
         raise PruningError(f"pruning_epochs {run.pruning_epochs:g} must be above 0: the paper has 100 for CIFAR")
     training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
+
+
+def _check_budget(run: RunArguments, pruning: PruningConfig, named: dict[str, Any]) -> None:
+    if run.budget is None:
+        return
+    from hf_cyclical.training import seconds_of
+
+    seconds_of(run.budget)
+    for name in ("num_train_epochs", "max_steps", "pruning_epochs", "streaming"):
+        if name in named and named[name] is not False:
+            raise PruningError(f"budget {run.budget!r} contradicts {name} {named[name]}: give one of them")
+    if not pruning.prunes:
+        raise PruningError(f"budget {run.budget!r} is for pruning, and target_sparsity is 0: use num_train_epochs")
 
 
 def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:

@@ -24,6 +24,7 @@ from hf_cyclical.training import (
 )
 
 from .arguments import Arguments
+from .recipe import set_recommended
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Run:
         data: Its images.
         loaded: The model with what is known of it.
         stop: Knows whether a signal ended the training.
+        notes: Lines for the plan on settings that the user has left open.
     """
 
     args: Arguments
@@ -43,10 +45,21 @@ class Run:
     data: ImageData
     loaded: ImageModel
     stop: StopOnSignalCallback
+    notes: list[str]
 
     @classmethod
-    def build(cls, args: Arguments, data: ImageData | None = None, callbacks: Sequence[TrainerCallback] = ()) -> "Run":
-        """Load model and data, unless `data` is there from an earlier run, and put them together."""
+    def build(
+        cls,
+        args: Arguments,
+        data: ImageData | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        *,
+        to_be_trained: bool = False,
+    ) -> "Run":
+        """Load model and data, unless `data` is there from an earlier run, and put them together.
+
+        A run that is only checked may have a model that is yet `to_be_trained`.
+        """
         keep_freed_memory()
         set_seed(args.training.seed)
         name, from_scratch = args.model.model_name_or_path, args.model.from_scratch
@@ -62,6 +75,7 @@ class Run:
             whole=data.whole,
             from_scratch=from_scratch,
         )
+        notes = set_recommended(args, loaded, data)
         train, evaluation = data.for_model(loaded, seed=args.training.seed)
         stop = StopOnSignalCallback()
         channels_last = args.run.channels_last
@@ -86,9 +100,10 @@ class Run:
             "augment": data.augment,
             "image settings": asdict(loaded.settings),
         }
-        _refuse_untrained_teacher(trainer, loaded)
+        if not to_be_trained:
+            _refuse_untrained_teacher(trainer, loaded)
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
-        return cls(args, trainer, data, loaded, stop)
+        return cls(args, trainer, data, loaded, stop, notes)
 
     def save(self, command: str) -> Path:
         """Write model, report, figure, record and card into the output folder; all processes must call this.

@@ -1,6 +1,6 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
-from . import levers, recipes, schedules, settings
+from . import automatic, dense_start, levers, recipes, schedules, settings
 from .alternation import acdc
 from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
@@ -92,7 +92,9 @@ __all__ = [
     "View",
     "any_process",
     "apply_masks_",
+    "automatic",
     "broadcast_buffers",
+    "dense_start",
     "finite",
     "first_line",
     "has_momentum",

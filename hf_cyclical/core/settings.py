@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from .automatic import AUTO
 from .errors import PruningError
 
 
@@ -25,6 +26,7 @@ class Setting:
         needs: Another setting that must be given, and not be 0, for this one to mean anything.
         only_pruning: Whether it means nothing where nothing is pruned.
         optional: Whether it can be None.
+        auto: Whether it can be `AUTO`, and is then chosen when the number of updates is known.
     """
 
     check: Callable[[str, Any], None]
@@ -33,6 +35,7 @@ class Setting:
     needs: str | None = None
     only_pruning: bool = False
     optional: bool = True
+    auto: bool = False
 
 
 def says(words: str, default: Any = None, **metadata: Any) -> Any:
@@ -51,9 +54,10 @@ def number(interval: str, remedy: str, **kwargs: Any) -> Setting:
     return _number(holds, f"in {interval}" if math.isfinite(high) else f"{low:g} or more", remedy, (int, float), kwargs)
 
 
-def whole(least: int, remedy: str, **kwargs: Any) -> Setting:
+def whole(least: int, remedy: str, *, auto: bool = False, **kwargs: Any) -> Setting:
     """A whole number."""
-    return _number(lambda v: v >= least, f"a whole number of at least {least}", remedy, (int,), kwargs)
+    rule = f"a whole number of at least {least}" + (f", or {AUTO}" if auto else "")
+    return _number(lambda v: v >= least, rule, remedy, (int,), kwargs | {"auto": auto})
 
 
 def one_of(names: Collection[str], **kwargs: Any) -> Setting:
@@ -102,6 +106,8 @@ def _number(
     holds: Callable[[float], bool], rule: str, remedy: str, kinds: tuple[type, ...], kwargs: dict[str, Any]
 ) -> Setting:
     def check(name: str, value: Any) -> None:
+        if kwargs.get("auto") and value == AUTO:
+            return
         is_number = isinstance(value, kinds) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not holds(value):
             refuse(name, value, f"must be {rule}", remedy)

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     linear="Rate Recovery Simulation",
     linear_rows="LinearCell dependence_on_lambda index_line linear_table rate_record settled_line",
     presets="DEFAULT_PRESET PRESETS",
+    recommendation="Facts Recommended new_head recommended",
     published="LINEAR_RECOVERY",
     result_table="table",
     results="Cell RESULTS_NAME Results Setting check_folder check_report claimed load_results make_folder read_folder "

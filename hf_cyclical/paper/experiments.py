@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import rivals
+from . import levers, rivals
 from .presets import PRESETS
 
 
@@ -34,6 +34,7 @@ class Experiment:
         dense: Arguments of the training of the dense model, over those of the preset, where it must be trained.
         rivals: Whether it compares methods of different authors: with their cost, and the paper's Table 4 beside them.
         chooses: Whether it only chooses settings, on images that are held out.
+        levers: Whether its rows add one lever at a time.
     """
 
     about: str
@@ -45,6 +46,7 @@ class Experiment:
     dense: dict[str, Any] = field(default_factory=dict)
     rivals: bool = False
     chooses: bool = False
+    levers: bool = False
 
 
 def _methods(*names: str) -> tuple[Variant, ...]:
@@ -112,6 +114,25 @@ def _rivals(name: str, preset: str, epoch: int, seeds: tuple[int, ...], dense: d
     }
 
 
+def _levers(
+    name: str, preset: str, rate: float, seeds: tuple[int, ...], dense: dict[str, Any]
+) -> dict[str, Experiment]:
+    """The table of levers, and the same on held-out training images, to choose from; `rate` is the dense training's."""
+    held_out = {"holdout": rivals.HOLDOUT}
+    return {
+        label: Experiment(
+            f"what helps beyond the paper's settings, one lever added at a time{where} ({preset})",
+            preset,
+            tuple(Variant(row, settings | more) for row, settings in levers.rows(rate).items()),
+            (0.9, 0.95, 0.98),
+            seeds,
+            dense=dense | more,
+            levers=True,
+        )
+        for label, where, more in ((name, "", {}), (f"{name}-choice", ", on held-out training images", held_out))
+    }
+
+
 EXPERIMENTS: dict[str, Experiment] = {
     "digits": Experiment(
         "every method of the paper on the embedded digits", "digits", _SIX, (0.95, 0.98, 0.99), _DIGITS_SEEDS
@@ -145,6 +166,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     **_rivals("digits-rivals", "digits", 15, _DIGITS_SEEDS, {}),
     **_rivals("cifar10-resnet20-rivals", "cifar10-resnet20", 196, (1,), _CIFAR_DENSE),
+    **_levers("digits-levers", "digits", 0.05, _DIGITS_SEEDS, {}),
+    **_levers("cifar10-resnet20-levers", "cifar10-resnet20", 0.1, (1,), _CIFAR_DENSE),
     **{
         f"{data}-{model}": Experiment(
             f"the paper's Table {6 if data == 'cifar10' else 7} ({model})",

@@ -62,7 +62,8 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
 def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     """What the run is helped by, and at which cost."""
     teaching, batches = Distillation.of(trainer.pruning, recipe), trainer.pruning.recalibrate
-    lines = [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
+    lines = _auto_lines(trainer, recipe)
+    lines += [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
     if batches and batch_norms(trainer.model):
         again = f"statistics of BatchNorm from {_count(batches, 'training batch', 'es')}"
         lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
@@ -72,6 +73,21 @@ def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
         last = max(t for t in range(recipe.T) if recipe.update_at(t))
         lines.append(f"  Tail: the masks stay as they are from update {last:,} to the end.")
     return lines
+
+
+def _auto_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
+    """What follows from the length of the run."""
+    fitted = trainer.fitted()
+    words = {"cycles": _count(len(recipe.cycles), "cycle"), "delta_t": f"masks every {_updates(fitted.delta_t)}"}
+    if not (chosen := " and ".join(words[name] for name in trainer.pruning.automatic)):
+        return []
+    suit = "which suit" if chosen != "1 cycle" else "which suits"
+    updates = _count(recipe.T - recipe.cycles[0].start, "update")
+    return [f"  {chosen[0].upper()}{chosen[1:]}, {suit} {updates} of pruning (auto)."]
+
+
+def _updates(n: int | str | None) -> str:
+    return "update" if n == 1 else f"{n} updates"
 
 
 def _images_per_update(trainer: CyclicalPruningTrainer) -> int:

@@ -153,6 +153,14 @@ def read_progress(folder: str | Path) -> tuple[int, PruningReport] | None:
     return updates, whole_report(report, name)
 
 
+def epochs_of(folder: str | Path) -> float | None:
+    """The epochs of the run that left a checkpoint; None if that is not known, as of a damaged or an older one."""
+    try:
+        return json.loads((Path(folder) / STATE_NAME).read_text())["settings"]["num_train_epochs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def has_state(folder: str | Path) -> bool:
     """Whether `folder` is a checkpoint with a pruner's state."""
     return (Path(folder) / STATE_NAME).is_file()

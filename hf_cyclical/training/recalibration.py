@@ -74,7 +74,7 @@ class Recalibration:
             norm.reset_running_stats()
             norm.training, norm.momentum = True, None  # which is torch's word for a cumulative average
         try:
-            with _same_random_numbers(self.trainer.args.seed):
+            with same_random_numbers(self.trainer.args.seed):
                 for inputs in self._inputs():
                     self.model(**inputs)
         finally:
@@ -101,8 +101,8 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
 
 
 @contextmanager
-def _same_random_numbers(seed: int) -> Iterator[None]:
-    """Augmentation draws the same numbers each time, and training goes on with its own."""
+def same_random_numbers(seed: int) -> Iterator[None]:
+    """What is done inside draws the same numbers each time, and training goes on with its own."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         torch.manual_seed(seed)

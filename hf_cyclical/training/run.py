@@ -27,7 +27,7 @@ class PruningRun:
 
     Args:
         model: The model, without wrappers.
-        pruning: The configuration.
+        pruning: The configuration, fitted to the number of updates.
         params: The weights to prune, by name.
         recipe: What is to happen at each update.
         optimizer: The optimizer, without Accelerate's wrapper.
@@ -55,7 +55,7 @@ class PruningRun:
         replicas: dist.ProcessGroup | None,
         recalibration: Recalibration | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.pruning = model, pruning
         self.row_floor = pruning.resolved("row_floor") or 0
         self.learning_rate, self.recalibration = learning_rate, recalibration
         self.pruner = TVPGD(params, recipe, optimizer=optimizer, replicas=replicas)

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
 
 _BEFORE = {"row_floor": 0, "mask_momentum": False}  # how runs went before there were these settings
+_ELSEWHERE = ("data", "num_train_epochs")  # compared below, and as the number of updates
 _LONG = 8  # items of a list above which an error names only one of them
 
 
-def run_settings(trainer: "CyclicalPruningTrainer") -> dict[str, Any]:
-    """All settings of a run, as JSON holds them."""
+def run_settings(trainer: "CyclicalPruningTrainer", pruning: PruningConfig) -> dict[str, Any]:
+    """All settings of a run, as JSON holds them; `pruning` has no setting that is still to be chosen."""
     args = trainer.args
     images = trainer._train_batch_size * args.gradient_accumulation_steps * args.world_size
-    settings = trainer.pruning.to_dict() | {
+    settings = pruning.to_dict() | {
         "learning_rate": args.learning_rate,
         "optim": str(getattr(args.optim, "value", args.optim)),
         "optim_args": args.optim_args,
@@ -35,6 +36,7 @@ def run_settings(trainer: "CyclicalPruningTrainer") -> dict[str, Any]:
         "label_smoothing_factor": args.label_smoothing_factor,
         "seed": args.seed,
         "data_seed": args.data_seed,
+        "num_train_epochs": None if args.max_steps > 0 else args.num_train_epochs,
         "images an update": None if args.auto_find_batch_size else images,
     }
     return json.loads(json.dumps(settings | {"data": _data_settings(trainer)}))
@@ -50,7 +52,7 @@ def refuse_other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> 
     defaults = {field.name: field.default for field in dataclasses.fields(PruningConfig)}
     data, there = there.get("data", {}), defaults | _BEFORE | current_settings(there)
     for name, value in here.items():
-        if name != "data" and there.get(name, value) != value and applies(here["method"], name):
+        if name not in _ELSEWHERE and there.get(name, value) != value and applies(here["method"], name):
             raise PruningError(
                 f"the checkpoint is of another run: {_difference(name, there[name], value)}: "
                 "resume with the settings it was made with"

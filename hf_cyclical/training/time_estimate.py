@@ -1,18 +1,27 @@
-"""How long a run will take, measured on a copy of its model."""
+"""How long a run will take, measured on a copy of its model, and the run that fits a time."""
 
 import time
+from collections.abc import Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from torch.utils.data import IterableDataset, Subset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_cyclical.core import TVPGD, Recipe, prunable_parameters
+from hf_cyclical.core.schedules import never
+
+from .budget import SHORTEST, Cost, Work, fit_epochs
 from .distillation import Distillation, DistillingTrainer
+from .guards import fitting, unwrapped
+from .recalibration import batch_norms, same_random_numbers
 from .trainer import CyclicalPruningTrainer
 
 _UPDATES = 3  # that are measured, after a first one that is not
@@ -21,25 +30,64 @@ _LONGEST = 30.0  # seconds after which one will do
 
 
 def estimate_time(trainer: CyclicalPruningTrainer) -> str:
-    """The time that `train()` would take, in words.
+    """The time that `train()` would take, in words, as `measured`; all processes must call this."""
+    cost = measured(trainer)
+    per_epoch, updates = _lengths(trainer)
+    recipe = trainer.plan() if trainer.pruning.prunes else None
+    work = _work(trainer, recipe, updates, per_epoch)
+    words = f"{work.updates:,} updates of {_words(cost.update)}"
+    if not cost.evaluation:
+        return f"Estimated time: {_words(work.seconds(cost))} ({words}, as measured now; evaluations not counted)"
+    evaluations = f"{work.evaluations:,} evaluations of {_words(cost.evaluation)}"
+    return f"Estimated time: {_words(work.seconds(cost))} ({words}, {evaluations}, as measured now)"
 
-    A copy of the model is trained for a few updates on the first images and evaluated on a few: the trainer and its
-    model stay as they are, but its data are read, so that a run that is to be repeated exactly starts in a new process.
-    All processes must call this.
+
+def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str) -> str:
+    """Give a trainer the number of epochs that there is time for, and tell it in words.
+
+    All processes must call this; the main one decides.
+
+    Args:
+        trainer: A trainer that counts in epochs.
+        budget: The time, such as 30m, 2h, 90s or 1h30m.
+
+    Raises:
+        PruningError: If that is no time, or too short for one cycle.
     """
-    with TemporaryDirectory() as folder:
+    cost = measured(trainer)
+    per_epoch, config = _lengths(trainer)[0], trainer.pruning
+    cycles = config.resolved("cycles") if isinstance(config.cycles, int) else 1
+
+    def work(epochs: float) -> Work:
+        updates = ceil(epochs * per_epoch)
+        return _work(trainer, config.recipe(updates, epochs), updates, per_epoch)
+
+    dense = config.dense_epochs or config.dense_updates / per_epoch
+    least = dense + cycles * SHORTEST / per_epoch
+    epochs = trainer.on_main(lambda: fit_epochs(budget, cost, work, least))
+    trainer.args.num_train_epochs = broadcast_object_list([epochs])[0]
+    took = f"an update takes {_words(cost.update)} here"
+    took += f" and an evaluation {_words(cost.evaluation)}" if cost.evaluation else ""
+    return f"Budget: {trainer.args.num_train_epochs:g} epochs fit into {budget}, as {took}; a tenth of it is left over."
+
+
+def measured(trainer: CyclicalPruningTrainer) -> Cost:
+    """What the parts of a run take.
+
+    A copy of the model is trained for a few updates on the first images, pruned, and evaluated on a few: the trainer,
+    its model and the random numbers that it is going to draw stay as they are. All processes must call this.
+    """
+    with TemporaryDirectory() as folder, same_random_numbers(trainer.args.seed):
         clock = _Clock()
         twin = _twin(trainer, clock, folder)
         twin.train()
         update = median(end - start for start, end in pairwise(clock.ends))
         evaluation = _seconds_of_evaluation(trainer, twin)
-    _, epoch, *_, updates = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
-    words = f"{updates:,} updates of {_words(update)}"
-    if evaluation is None:
-        return f"Estimated time: {_words(updates * update)} ({words}, as measured now; evaluations not counted)"
-    evaluations = _evaluations(trainer, updates, epoch)
-    total = _words(updates * update + evaluations * evaluation)
-    return f"Estimated time: {total} ({words}, {evaluations:,} evaluations of {_words(evaluation)}, as measured now)"
+        projection, choice = _seconds_of_pruning(trainer, twin) if trainer.pruning.prunes else (0.0, 0.0)
+    batches = trainer.pruning.recalibrate or 0
+    if batches and evaluation and batch_norms(trainer.model):
+        evaluation += min(batches, _lengths(trainer)[0]) * update / 3  # a pass forward, of one forward and backward
+    return Cost(update + projection, choice, evaluation)
 
 
 class _Clock(TrainerCallback):
@@ -83,26 +131,55 @@ def _few(trainer: CyclicalPruningTrainer) -> Subset | None:
     return Subset(images, range(min(len(images), _BATCHES * trainer.args.eval_batch_size)))
 
 
-def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: DistillingTrainer) -> float | None:
+def _seconds_of_evaluation(trainer: CyclicalPruningTrainer, twin: DistillingTrainer) -> float:
+    """0 if there are no images for it, or if nobody knows how many there are."""
     if twin.eval_dataset is None:
-        return None
+        return 0.0
     start = time.perf_counter()
     twin.evaluate()
     return (time.perf_counter() - start) / len(twin.eval_dataset) * len(trainer.eval_dataset)
 
 
-def _evaluations(trainer: CyclicalPruningTrainer, updates: int, epoch: int) -> int:
+def _seconds_of_pruning(trainer: CyclicalPruningTrainer, twin: DistillingTrainer) -> tuple[float, float]:
+    """Of a projection, and of a choice of masks beyond it."""
+    model = twin.accelerator.unwrap_model(twin.model, keep_torch_compile=False)
+    params = prunable_parameters(model, trainer.pruning.include, trainer.pruning.exclude)
+    recipe = fitting(trainer.plan(), trainer.pruning, twin.optimizer, params)
+    # Without what changes the optimizer's own steps: none is made here.
+    recipe = replace(recipe, hold_at=never, restart_at=never, straight_through=False, project_at=lambda t: True)
+    chosen = replace(recipe, update_at=lambda t: t == recipe.cycles[-1].stop - 1)
+    pruner = TVPGD(params, chosen, optimizer=unwrapped(twin.optimizer))
+    times = [time.perf_counter()]
+    for t in (chosen.T - 1, 0):
+        pruner.step(t)
+        times.append(time.perf_counter())
+    projection = times[2] - times[1]
+    return projection, max(times[1] - times[0] - projection, 0.0)
+
+
+def _lengths(trainer: CyclicalPruningTrainer) -> tuple[int, int]:
+    """The updates of an epoch, and those of the run."""
+    values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
+    return values[1], values[-1]
+
+
+def _work(trainer: CyclicalPruningTrainer, recipe: Recipe | None, updates: int, epoch: int) -> Work:
+    choices = sum(map(recipe.update_at, range(recipe.T))) if recipe else 0
+    return Work(updates, choices, _evaluations(trainer, recipe.cycles if recipe else (), updates, epoch))
+
+
+def _evaluations(trainer: CyclicalPruningTrainer, cycles: Sequence[range], updates: int, epoch: int) -> int:
     """Before any update, after a dense start, at the end of every cycle, and as often as the Trainer is told to.
 
     Several of these after one update are one evaluation.
 
     Args:
         trainer: The trainer.
+        cycles: Those of the run.
         updates: How many the run has.
         epoch: How many an epoch has.
     """
     args = trainer.args
-    cycles = trainer.plan().cycles if trainer.pruning.prunes else []
     after = {0, *(cycle.start for cycle in cycles[:1]), *(cycle.stop for cycle in cycles)}
     if args.eval_strategy == IntervalStrategy.EPOCH:
         after |= {t for t in (*range(epoch, updates, epoch), updates) if t >= args.eval_delay * epoch}

@@ -103,13 +103,17 @@ class CyclicalPruningTrainer(WholeDataTrainer):
     def plan(self) -> Recipe:
         """The recipe of the run that `train()` would start, with the number of updates that the data gives."""
         params = self._checked_parameters()
-        recipe = self._recipe(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+        recipe = self._recipe(self._updates())
         refuse_planned_optimizer(self, recipe, params)
         return recipe
 
+    def fitted(self) -> PruningConfig:
+        """The configuration with numbers in place of auto, for the number of updates that the data gives."""
+        return self.pruning.fitted(self._updates(), self._epochs) if self.pruning.automatic else self.pruning
+
     def settings(self) -> dict[str, Any]:
         """What decides how a run goes, its data included, and must be the same where it is resumed."""
-        return run_settings(self)
+        return run_settings(self, self.run.pruning if self.run and self.is_in_train else self.fitted())
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -124,7 +128,7 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         self._created_lr_scheduler = True
         self.run = PruningRun(
             self.unwrapped(),
-            self.pruning,
+            self.pruning.fitted(num_training_steps, self._epochs),
             params,
             recipe,
             optimizer=unwrapped(optimizer),
@@ -275,17 +279,21 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         if self.run is not None and checkpoint is not None:
             self.run.resume(checkpoint)
 
-    # -----------------------------------------------------------------------------------------------------------------
-
     def _no_update(self) -> AbstractContextManager[None]:
         return self.run.pruner.paused() if self.run is not None else nullcontext()
 
     def _recipe(self, updates: int) -> Recipe:
         """The recipe of a run of so many updates, made once."""
-        epochs = None if self.args.max_steps > 0 else self.args.num_train_epochs
-        if self._planned is None or self._planned[0] != (updates, epochs):
-            self._planned = (updates, epochs), self.pruning.recipe(updates, epochs, self.args.seed)
+        if self._planned is None or self._planned[0] != (updates, self._epochs):
+            self._planned = (updates, self._epochs), self.pruning.recipe(updates, self._epochs, self.args.seed)
         return self._planned[1]
+
+    def _updates(self) -> int:
+        return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+
+    @property
+    def _epochs(self) -> float | None:
+        return None if self.args.max_steps > 0 else self.args.num_train_epochs
 
     def _checked_parameters(self) -> dict[str, torch.nn.Parameter]:
         params = self.prunable_parameters()

@@ -175,6 +175,16 @@ def test_ablations_show_accuracy_and_masks_of_each_cycle(compare):
     assert rows[-2][3].strip(" |") == "0.00"  # cyclical_lr keeps its masks
 
 
+def test_the_dense_model_that_is_trained_first_teaches_in_the_tables_of_levers(compare, tmp_path):
+    levers = ["--experiment", "digits-levers-choice", "--methods", "only distill", "+ average", "--updates", 10]
+    code, out, err = compare(*levers, "--sparsities", 0.9, "--seeds", 1, short=False)
+    assert code == 0, err
+    reports = [load_report(path) for path in (tmp_path / "out" / "reports").iterdir()]
+    assert [report.config["distill"] for report in reports] == [0.5, 0.5]
+    assert {report.about["holdout"] for report in reports} == {0.2}
+    assert "| sparsity | + average | only distill |" in out
+
+
 def test_an_interrupted_cell_is_resumed_to_the_same_report(compare, tmp_path):
     arguments = ["--methods", "cyclical", "--sparsities", "0.9", "--delta_t", "1", "--cycles", "2", "--scale", "0.04"]
     arguments += ["--max_train_samples", "256", "--model_name_or_path", "cifar_resnet8", "--save_steps", "10"]

@@ -30,10 +30,13 @@ def test_random_weights_do_not_teach(tmp_path, dense_epochs):
     assert "distill 0.5 has no dense teacher, as the weights of 'cifar_resnet8' would be random: add" in err
 
 
-def test_nor_does_a_new_head(tmp_path):
+def test_nor_does_a_new_head_unless_it_is_trained_first(tmp_path):
     save_family("ResNet", tmp_path / "model")
     words = ["--model_name_or_path", tmp_path / "model", "--distill", "--output_dir", tmp_path / "out"]
-    code, _, err = call("--dataset_name", "digits", *words)
+    code, out, err = call("--dataset_name", "digits", *words, "--plan")
+    assert code == 0, err
+    assert "dense updates teaches, weight 0.5, temperature 4." in out
+    code, _, err = call("--dataset_name", "digits", *words, "--dense_epochs", 0)
     assert code == 2
     assert "has no dense teacher, as the head of" in err
 

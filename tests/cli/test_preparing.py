@@ -93,7 +93,7 @@ def test_the_image_size_is_that_of_training_evaluation_and_processor(tmp_path, k
         "--image_size",
         48,
         "--max_steps",
-        4,
+        8,
     ]
     arguments += ["--cycles", 2, "--per_device_train_batch_size", 4, "--output_dir", tmp_path / "out"]
     arguments += ["--from_scratch"] if kind == "from_scratch" else []

@@ -198,7 +198,7 @@ def test_any_folder_of_images_with_any_folder_of_a_model(image_folder, resnet_fo
         tmp_path / "out",
     ]
     arguments += ["--max_steps", 12, "--cycles", 2, "--target_sparsity", 0.8, "--per_device_train_batch_size", 6]
-    arguments += ["--delta_t", 2, *(["--streaming"] if streaming else [])]
+    arguments += ["--share", "uniform", "--delta_t", 2, *(["--streaming"] if streaming else [])]
     assert prune(*arguments) == 0
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     assert list(model.config.id2label.values()) == ["blue", "green", "red"]

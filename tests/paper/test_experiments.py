@@ -58,8 +58,8 @@ def test_the_papers_numbers_fit_the_experiment(name):
             assert experiment.by_cycle
             assert set(tables[name]) == labels
             assert {len(row) for row in tables[name].values()} == {5}
-    of_rivals = experiment.rivals or experiment.chooses
-    assert name.startswith("digits") or name in ACCURACY or name in ACCURACY_BY_CYCLE or of_rivals
+    ours = experiment.rivals or experiment.chooses or experiment.levers
+    assert name.startswith("digits") or name in ACCURACY or name in ACCURACY_BY_CYCLE or ours
 
 
 def test_a_table_has_mean_deviation_and_the_papers_row():
@@ -243,3 +243,37 @@ def test_published_results_have_the_mean_density_though_not_the_choices_of_masks
     [read] = load_results(tmp_path / "results.json")[1].values()
     assert len(read.masks) == 1
     assert read.mean_density == one.mean_density
+
+
+LEVERS = ["digits-levers", "cifar10-resnet20-levers"]
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_levers_are_added_one_at_a_time_to_the_papers_settings_and_tried_alone(name):
+    rows = {variant.label: variant.settings for variant in EXPERIMENTS[name].variants}
+    added = [label for label in rows if label.startswith("+ ")]
+    assert added[:5] == ["+ floor", "+ rate", "+ warm-up", "+ lamp", "+ tail"]
+    paper = {"learning_rate": 0.01, "lr_shape": "drop", "share": "uniform", "row_floor": 0, "mask_momentum": False}
+    assert rows["paper"] == {"method": "cyclical", **paper}
+    before, changed = rows["paper"], {}
+    for label in added:
+        changed[label[2:]] = {key: value for key, value in rows[label].items() if before.get(key) != value}
+        before = rows[label]
+    assert all(changed.values())
+    assert sum(map(len, changed.values())) == len({key for own in changed.values() for key in own})  # none undoes one
+    assert changed["tail"] == {"tail": 0.2}
+    for label in added[1:]:
+        assert rows[f"only {label[2:]}"] == rows["paper"] | changed[label[2:]]
+    assert rows["all, gradual"] == {
+        **{key: value for key, value in before.items() if key not in ("tail", "cycles")}, "method": "gradual"
+    }  # fmt: skip
+    assert rows["all, erk"] == before | {"share": "erk"}
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_levers_are_chosen_on_images_that_are_held_out_of_the_training_images(name):
+    experiment, choice = EXPERIMENTS[name], EXPERIMENTS[f"{name}-choice"]
+    assert choice.dense == experiment.dense | {"holdout": 0.2}  # else the dense model would have seen them
+    assert [(v.label, v.settings) for v in choice.variants] == [
+        (v.label, v.settings | {"holdout": 0.2}) for v in experiment.variants
+    ]

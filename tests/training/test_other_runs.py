@@ -68,7 +68,7 @@ def checkpoint_of(trainer):
 
 def test_every_setting_has_its_test(made):
     others = RIGL.keys() | {"distill_temperature"}  # which has no meaning here, either
-    assert made.settings().keys() == PRUNING.keys() | others | TRAINING.keys() | {"data"}
+    assert made.settings().keys() == PRUNING.keys() | others | TRAINING.keys() | {"data", "num_train_epochs"}
     fields = {field.name for field in dataclasses.fields(PruningConfig)}
     assert fields == PRUNING.keys() | others | {"scope"}  # that is share
 

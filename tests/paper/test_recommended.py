@@ -1,0 +1,142 @@
+"""The recommended recipe, as a table of cases."""
+
+import pytest
+
+from hf_cyclical import PruningConfig
+from hf_cyclical.methods import METHODS, applies
+from hf_cyclical.paper import Facts, recommended
+
+CIFAR = {"images": 50_000, "side": 32, "batch_norm": True}
+
+
+def values(told=None, **facts):
+    return {name: value for name, (value, _) in recommended(Facts(told or {}, **CIFAR | facts)).items()}
+
+
+def test_a_trained_network_with_batch_norm():
+    assert values({"target_sparsity": 0.9}) == {
+        "method": "cyclical",
+        "pruning_epochs": 30,
+        "optim": "sgd",
+        "learning_rate": 0.05,
+        "weight_decay": 1e-4,
+        "lr_shape": "cosine",
+        "lr_warmup": 0.1,
+        "tail": 0.2,
+        "cycles": "auto",
+        "delta_t": "auto",
+        "distill": 0.5,
+        "share": "lamp",
+        "recalibrate": 50,
+    }
+
+
+def test_every_setting_has_a_reason():
+    found = recommended(Facts({}, **CIFAR, untrained="head", depthwise=("*.dw",)))
+    assert all(why and not why.endswith(".") for _, why in found.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "told", "method"),
+    [
+        (0.5, {}, "gradual"),
+        (0.69, {}, "gradual"),
+        (0.7, {}, "cyclical"),
+        (0.98, {}, "cyclical"),
+        (0.5, {"cycles": 3}, "cyclical"),  # which gradual pruning does not have
+    ],
+)
+def test_which_method_below_which_sparsity(target, told, method):
+    found = values({"target_sparsity": target, **told})
+    assert found["method"] == method
+    assert ("tail" in found) == (method == "cyclical")
+
+
+@pytest.mark.parametrize(
+    ("told", "facts", "rate"),
+    [
+        ({}, {}, 0.05),
+        ({"per_device_train_batch_size": 64}, {}, 0.0125),
+        ({"per_device_train_batch_size": 64, "gradient_accumulation_steps": 2}, {"processes": 2}, 0.05),
+        ({}, {"side": 224}, 0.0125),  # 64 large images at once
+        ({"per_device_train_batch_size": 256}, {"side": 224}, 0.05),
+        ({}, {"batch_norm": False}, 1e-4),
+        ({"optim": "adamw_torch"}, {}, 1e-4),
+        ({"optim": "sgd"}, {"batch_norm": False}, 0.05),
+    ],
+)
+def test_the_learning_rate_suits_optimizer_and_batch(told, facts, rate):
+    assert values(told, **facts)["learning_rate"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("told", "images", "dense"),
+    [
+        ({}, 50_000, {"dense_epochs": 3}),
+        ({}, 1_500_000, {"dense_epochs": 0.1}),  # 150,000 images
+        ({"num_train_epochs": 10}, 50_000, {"dense_epochs": 2}),  # a fifth of a short run
+        ({"max_steps": 1000}, 50_000, {"dense_updates": 200}),
+        ({"dense_epochs": 7}, 50_000, {}),
+        ({"dense_updates": 7}, 50_000, {}),
+    ],
+)
+def test_a_new_head_is_trained_densely_first(told, images, dense):
+    found = values(told, untrained="head", images=images)
+    assert {name: found[name] for name in found if name.startswith("dense_")} == pytest.approx(dense)
+    assert found["distill"] == 0.5  # after it, the model teaches
+
+
+@pytest.mark.parametrize(("told", "dense"), [({}, 30), ({"num_train_epochs": 10}, 5)])
+def test_random_weights_are_trained_for_half_of_the_run(told, dense):
+    assert values(told, untrained="weights")["dense_epochs"] == dense
+
+
+def test_who_forgoes_a_dense_start_has_no_teacher():
+    assert "distill" not in values({"dense_epochs": 0}, untrained="head")
+    assert "distill" in values({"dense_epochs": 0})
+
+
+@pytest.mark.parametrize(
+    ("told", "absent"),
+    [
+        ({"lr_drop_at": 0.5}, "lr_shape"),
+        ({"pattern": "2:4"}, "share"),
+        ({"scope": "global"}, "share"),
+        ({"method": "granet"}, "share"),  # which has one of its own
+        ({"method": "acdc"}, "cycles"),
+        ({"include": ["layer*"]}, "exclude"),
+        ({"budget": "30m"}, "pruning_epochs"),
+        ({"max_steps": 10}, "pruning_epochs"),
+    ],
+)
+def test_what_has_no_meaning_beside_what_was_told_is_left_out(told, absent):
+    assert absent not in values(told, depthwise=("*.dw",))
+
+
+@pytest.mark.parametrize("told", [{"target_sparsity": 0}, {"method": "freeze"}])
+def test_nothing_is_recommended_where_nothing_is_pruned(told):
+    assert values(told) == {}
+
+
+def test_a_stream_and_split_weights_have_what_works_for_them():
+    assert "recalibrate" not in values({"max_steps": 9}, images=None)
+    assert "recalibrate" not in values(batch_norm=False)
+    found = values(split=True)
+    assert found["share"] == "erk"
+    assert "distill" not in found
+
+
+def test_depthwise_convolutions_stay_dense():
+    assert values(depthwise=("*.conv_dw",))["exclude"] == ["*.conv_dw"]
+
+
+@pytest.mark.parametrize("method", [None, *METHODS])
+@pytest.mark.parametrize("target", [None, 0.5, 0.98])
+@pytest.mark.parametrize("untrained", [None, "head", "weights"])
+def test_every_recommendation_is_a_valid_configuration_and_changes_nothing_that_was_told(method, target, untrained):
+    told = {"method": method} if method else {}
+    told |= {"target_sparsity": target} if target and applies(method or "cyclical", "target_sparsity") else {}
+    found = values(told, untrained=untrained, depthwise=("*.dw",))
+    assert not told.keys() & found.keys()
+    of_pruning = {name: value for name, value in found.items() if hasattr(PruningConfig, name)}
+    assert PruningConfig(**told | of_pruning).recipe(10_000, epochs=100)
