@@ -63,7 +63,7 @@ class RunArguments:
     )
     budget: str | None = _field(
         None,
-        "The time that the run may take, such as 30m, 2h, 90s or 1h30m: a few updates are measured, and "
+        "The time that training may take, such as 30m, 2h, 90s or 1h30m: a few updates are measured, and "
         "num_train_epochs is set to what there is time for, with its evaluations. cycles and delta_t are auto "
         "then, unless told. A resumed run keeps the epochs that were chosen at its start.",
     )

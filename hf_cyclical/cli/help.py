@@ -9,7 +9,7 @@ _LINES = {
     "plan": "print the plan of the run and stop",
     "resume": "auto: from the newest complete checkpoint in output_dir, if any; or its folder",
     "pruning_epochs": "epochs of pruning, all cycles together",
-    "budget": "time for the run, such as 30m or 2h, which sets its epochs and cycles",
+    "budget": "time for training, such as 30m or 2h, which sets its epochs and cycles",
     "hub_public": "push to a public repository, not to a private one",
     "packed": "push packed weights too, on the branch packed",
     "model_name_or_path": "a folder, a Hub id or a timm name",

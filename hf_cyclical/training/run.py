@@ -1,6 +1,7 @@
 """A run in progress: the pruner, the history of its masks, the average of the weights, and the report so far."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +18,8 @@ from hf_cyclical.reports import CycleReport, layer_reports, new_report, row_repo
 from .ema import WeightAverage
 from .pruning_state import has_state, load_state, save_state
 from .recalibration import Recalibration
+
+logger = logging.getLogger(__name__)
 
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "sparsity", "at_target")
 _STATISTICS = ("running_mean", "running_var")  # other buffers may hold infinities, such as masks of attention
@@ -160,6 +163,9 @@ class PruningRun:
             self.recalibration = None
         self.refuse_non_finite()
         self.report = dataclasses.replace(self.report, layers=layer_reports(self.pruner, self.tracker, self.row_floor))
+        if not self.pruner.at_target:
+            s = self.sparsity, self.recipe.s_t
+            logger.warning("training ended at sparsity %.4f, short of the target %g", *s)
 
     def save(self, folder: str, settings: dict[str, Any], *, write: bool) -> None:
         """Write all that the run needs to resume into a checkpoint."""

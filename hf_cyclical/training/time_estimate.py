@@ -26,6 +26,7 @@ from .trainer import CyclicalPruningTrainer
 
 _UPDATES = 3  # that are measured, after a first one that is not
 _BATCHES = 2  # of images to evaluate on
+_COUNTED = 10_000  # updates of a cycle of which choices of masks are counted
 _LONGEST = 30.0  # seconds after which one will do
 
 
@@ -164,8 +165,18 @@ def _lengths(trainer: CyclicalPruningTrainer) -> tuple[int, int]:
 
 
 def _work(trainer: CyclicalPruningTrainer, recipe: Recipe | None, updates: int, epoch: int) -> Work:
-    choices = sum(map(recipe.update_at, range(recipe.T))) if recipe else 0
-    return Work(updates, choices, _evaluations(trainer, recipe.cycles if recipe else (), updates, epoch))
+    return Work(
+        updates,
+        _choices(recipe) if recipe else 0,
+        _evaluations(trainer, recipe.cycles if recipe else (), updates, epoch),
+    )
+
+
+def _choices(recipe: Recipe) -> int:
+    """About as many choices of masks as there are: those of the first cycle, or of its start, stand for all others."""
+    first = recipe.cycles[0][:_COUNTED]
+    rest = recipe.T - first.start
+    return round(sum(map(recipe.update_at, first)) * rest / len(first))
 
 
 def _evaluations(trainer: CyclicalPruningTrainer, cycles: Sequence[range], updates: int, epoch: int) -> int:

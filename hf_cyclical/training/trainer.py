@@ -203,9 +203,6 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         if self.run is not None:
             self.run.finish()
             broadcast_buffers(self.unwrapped())
-            if not self.pruner.at_target:
-                short = "training ended at sparsity %.4f, short of the target %g"
-                logger.warning(short, self.run.sparsity, self.run.recipe.s_t)
         return output
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

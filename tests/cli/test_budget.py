@@ -1,11 +1,12 @@
 """`hf-cyclical prune --budget`: what it sets, what it contradicts, and that a run resumes with what it chose."""
 
 import json
+import re
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.started import call, prune
+from support.started import PYTHON, TORCHRUN, call, prune, run
 
 from hf_cyclical import load_report
 from hf_cyclical.cli import parse_arguments
@@ -86,3 +87,21 @@ def test_a_run_is_the_same_as_with_the_epochs_it_chose_and_resumes_with_them(tmp
         assert torch.equal(weight, named[name]), name
         assert torch.equal(weight, again[name]), name
     assert load_report(tmp_path / "fitted").config["delta_t"] == 1
+
+
+def test_two_processes_agree_on_the_epochs(tmp_path):
+    words = [
+        *FEW,
+        "--budget",
+        "1h",
+        "--plan",
+        "--per_device_train_batch_size",
+        "30",
+        "--output_dir",
+        tmp_path / "out",
+    ]
+    code, out, err = run([*TORCHRUN, *PYTHON[1:]], *words)
+    assert code == 0, err
+    assert out.count("Budget: ") == 1
+    epochs, updates = re.search(r"Budget: (\S+) epochs fit into 1h[\s\S]* ([\d,]+) optimizer updates", out).groups()
+    assert int(updates.replace(",", "")) == pytest.approx(2 * float(epochs), rel=1e-5)  # as %g shows six digits
