@@ -27,6 +27,7 @@ from .tensor_files import plus_zeros, write_tensors
 
 METADATA_KEY = "hf_cyclical_packed"
 VERSION = 1
+_MOST_TENSORS = 20_000  # far more than any model has
 _ENTRY = 64  # bytes that a tensor's entry in the metadata takes, about
 # Those that torch can compute with: of the others in safetensors it has some in name only.
 _DTYPES = {f"I{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)}
@@ -148,13 +149,16 @@ def read_kinds(path: AnyPath, *, max_bytes: int = MAX_BYTES) -> dict[str, Kind]:
     """What the tensors of a file are, unpacked, as it says; nothing is unpacked for that.
 
     Raises:
-        PruningError: If the file is damaged, has a dtype that cannot be read, or if its packed tensors would take more
-            than `max_bytes`.
+        PruningError: If the file is damaged, has more tensors than any model or a dtype that cannot be read, or if its
+            packed tensors would take more than `max_bytes`.
     """
     path = Path(path)
     packed = is_packed(path)
     with _opened(path) as file:
-        kinds = {name: Kind(_dtype(file, name), tuple(file.get_slice(name).get_shape())) for name in file.keys()}  # noqa: SIM118  not a dict
+        names = list(file.keys())
+        if len(names) > _MOST_TENSORS:
+            raise PruningError(f"{str(path)!r} holds {len(names):,} tensors, more than any model: save it again")
+        kinds = {name: Kind(_dtype(file, name), tuple(file.get_slice(name).get_shape())) for name in names}
         if packed:
             about = _about(path, file.metadata()[METADATA_KEY])
             headers = _headers(path, file, about["tensors"], max_bytes)

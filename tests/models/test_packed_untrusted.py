@@ -207,6 +207,15 @@ class TestNames:
 
 @pytest.mark.usefixtures("little_memory")
 class TestBeforeTheModelIsMade:
+    @pytest.mark.parametrize("layout", ["dense", "packed"])
+    def test_more_tensors_than_any_model_has(self, resnet, layout):
+        """Each takes some bytes in the file, and far more where it is looked at."""
+        folder = resnet.parent / layout
+        replace_in(folder / WEIGHTS, **{f"x{i}": torch.zeros(0) for i in range(20_001)})
+        calls = (load, hf_cyclical.compile, *([load_auto] if layout == "packed" else []))
+        for call in calls:
+            refused(call, "holds 20,039 tensors, more than any model", folder)
+
     @pytest.mark.parametrize(
         "changes", [{"depths": [60_000, 60_000]}, {"hidden_sizes": [1 << 30, 8]}, {"embedding_size": 1 << 40}]
     )
