@@ -55,10 +55,10 @@ def _evaluations(report: PruningReport, metric: str) -> list[dict[str, Any]]:
     scale, unit = (100, " %") if is_rate(metric) else (1, "")
     every = [(row["update"], scale * row[metric]) for row in report.evaluations if metric in row]
     ends = [(c.update, scale * c.metrics[metric]) for c in report.cycles if metric in c.metrics]
-    hover, curves = f"{plotted(metric)} %{{y:.4g}}{unit}<extra></extra>", []
+    told, curves = f"%{{y:.4g}}{unit}<extra></extra>", []
     if len(every) > len(ends) + 1:
         line = {"color": "#6e7781", "width": 1, "dash": "dot"}
-        curves.append(_curve(every, "every evaluation", mode="lines", line=line, hovertemplate=hover))
+        curves.append(_curve(every, "every evaluation", mode="lines", line=line, hovertemplate=f"evaluated {told}"))
     if ends:
         look = {"marker": {"size": 9, "color": _COLOURS["metric"]}, "line": {"color": _COLOURS["metric"], "width": 2}}
         texts = [f"{value:.2f}" if is_rate(metric) else f"{value:.4g}" for _, value in ends]
@@ -69,13 +69,14 @@ def _evaluations(report: PruningReport, metric: str) -> list[dict[str, Any]]:
             "cliponaxis": False,
         }
         mode = "lines+markers+text" if len(ends) <= 12 else "lines+markers"
-        curves.append(_curve(ends, "end of each cycle", mode=mode, hovertemplate=hover, **look, **shown))
+        curves.append(
+            _curve(ends, "end of each cycle", mode=mode, hovertemplate=f"end of the cycle {told}", **look, **shown)
+        )
     if metric in report.dense:
         before, level = ("before" if report.start_sparsity else "dense"), scale * report.dense[metric]
         line = {"color": _TEXT, "width": 1.5, "dash": "dash"}
-        told = f"{before} %{{y:.4g}}{unit}<extra></extra>"
         ends_of_line = [(0, level), (last_update(report), level)]
-        curves.append(_curve(ends_of_line, before, mode="lines", line=line, hovertemplate=told))
+        curves.append(_curve(ends_of_line, before, mode="lines", line=line, hovertemplate=f"{before} {told}"))
     return curves
 
 
@@ -103,7 +104,7 @@ def _stacked(report: PruningReport, panels: list[tuple[str, list[dict[str, Any]]
         ]
     layout[f"xaxis{number}"]["title"] = {"text": "optimizer updates", "standoff": 8}
     layout |= {"hovermode": "x unified", "shapes": _cycle_lines(report), "annotations": _cycle_names(report)}
-    layout["legend"] = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.035, "yanchor": "bottom"}
+    layout["legend"] = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.035, "yanchor": "bottom"}
     return {"data": data, "layout": layout}
 
 

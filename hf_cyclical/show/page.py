@@ -9,11 +9,12 @@ from gradio.components.plot import PlotData
 from PIL import Image
 
 from hf_cyclical.core import PruningError, printable
+from hf_cyclical.formats import CONFIG, WEIGHTS
 
 from . import masks
 from .card import card_html
 from .figures import MEASURES, layer_figure, run_figure
-from .job import Job, Snapshot
+from .job import RUNNING, Job, Snapshot
 from .markup import note
 from .predictions import DENSE, PRUNED, Predictor
 from .summary import cycle_table, head, time_table
@@ -54,8 +55,8 @@ class Page:
             with gr.Tab("Masks", id="masks"):
                 layer = gr.Dropdown([], label="Layer", elem_id="layer")
                 gr.HTML(_legend())
-                mask = gr.Image(show_label=False, elem_id="mask", interactive=False, height=640, **_DRAWN)
                 caption = gr.HTML(elem_id="mask-caption")
+                mask = gr.Image(show_label=False, elem_id="mask", interactive=False, height=640, **_DRAWN)
             with gr.Tab("Predictions", id="predictions"):
                 with gr.Row(equal_height=True):
                     image = gr.Image(label="Drop an image here", elem_id="image", height=340, **_UPLOADED)
@@ -83,7 +84,7 @@ class Page:
         stamp, now = _stamp(self.job), self.job.look()
         names, problem = self._layer_names(now)
         chosen = layer if layer in names else _first(names)
-        picture, caption = self._mask(now, chosen) if chosen else (None, note(problem))
+        picture, caption = self._mask(now, chosen) if chosen else (gr.Image(None, visible=False), note(problem))
         run = None if now.report is None else _plot(run_figure(now.report))
         choices = gr.Dropdown(choices=names, value=chosen)
         tables = [cycle_table(now.report), *self._layers(now, measure)]
@@ -93,7 +94,7 @@ class Page:
         """The layers over the cycles."""
         return self._layers(self.job.look(), measure)
 
-    def draw_mask(self, layer: str) -> tuple[Image.Image | None, str]:
+    def draw_mask(self, layer: str) -> tuple[Any, str]:
         """The mask of a layer."""
         return self._mask(self.job.look(), layer)
 
@@ -109,7 +110,7 @@ class Page:
 
     def _loaded(self, now: Snapshot) -> Predictor:
         if now.model is None:
-            raise PruningError("There are no weights yet: look again when the run has saved some.")
+            raise PruningError(_without_weights(now))
         if self._predictor is None or self._predictor[0] != (now.model, now.updates):
             self._predictor = (now.model, now.updates), Predictor(now.model, self.dense)
         return self._predictor[1]
@@ -123,19 +124,19 @@ class Page:
 
     def _layer_names(self, now: Snapshot) -> tuple[list[str], str]:
         if now.model is None:
-            return [], "There are no weights yet: look again when the run has saved some."
+            return [], _without_weights(now)
         try:
             return masks.mask_layers(now.model, now.report), "The model has no layers that were pruned."
         except (PruningError, OSError) as error:
             return [], printable(str(error))
 
-    def _mask(self, now: Snapshot, layer: str) -> tuple[Image.Image | None, str]:
+    def _mask(self, now: Snapshot, layer: str) -> tuple[Any, str]:
         floor = now.report.config.get("row_floor") if now.report else None
         try:
             drawn = masks.mask_picture(now.model, layer, floor if isinstance(floor, int) else 0)
         except (PruningError, OSError) as error:
-            return None, note(str(error))
-        return drawn.image, note(f"{layer}: {drawn.caption} {_MASK_WORDS}")
+            return gr.Image(None, visible=False), note(str(error))
+        return gr.Image(drawn.image, visible=True), note(f"{layer}: {drawn.caption} {_MASK_WORDS}")
 
     def _how_to_compare(self) -> str:
         report = self.job.look().report
@@ -144,6 +145,12 @@ class Page:
         return (
             f"To compare with the dense model, start hf-cyclical show with --dense and its folder or Hub id.{from_it}"
         )
+
+
+def _without_weights(now: Snapshot) -> str:
+    if now.state == RUNNING:
+        return "There are no weights yet: they come with the first checkpoint."
+    return f"There is no {CONFIG} with {WEIGHTS} in the folder, which masks and predictions need."
 
 
 def _stamp(job: Job) -> str:

@@ -78,7 +78,7 @@ def cycle_table(report: PruningReport | None) -> str:
         return ""
     metric = report.metric
     head = ["", *([metric] if metric else []), "sparsity", "regrown", "recovered", "mask distance", "empty rows"]
-    rows = [[*head, "rows at the floor", "last learning rate"]]
+    rows = [[*head, "at the floor", "learning rate"]]
     if metric and metric in report.dense:
         before = "before" if report.start_sparsity else "dense"
         rows.append([before, shown(report.dense[metric], metric), shown(report.start_sparsity), *[""] * 6])

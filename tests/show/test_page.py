@@ -180,11 +180,15 @@ def test_a_running_job_is_followed_from_its_start_to_its_end(jobs, chromium, tmp
     with served(job) as address, opened(chromium, address) as page:
         assert "running" in page.locator("#head").inner_text()
         assert "no checkpoint" in page.locator("#head").inner_text()
+        go_to(page, "Masks")
+        page.wait_for_selector("#mask-caption:has-text('There are no weights yet')")
+        assert page.locator("#mask").count() == 0
         for update in (12, 24):
             shutil.copytree(done / f"checkpoint-{update}", tmp_path / "staged")
             (tmp_path / "staged").rename(job / f"checkpoint-{update}")
             page.wait_for_selector(f"#head :text('{update} of 24 updates in the newest checkpoint')")
-            page.wait_for_selector(f"#cycles tr:has-text('cycle {update // 12}')")
+            page.wait_for_selector(f"#cycles tr:has-text('cycle {update // 12}')", state="attached")
+        page.wait_for_selector("#mask img")
         go_to(page, "Predictions")
         assert "--dense" in page.locator("#no-dense").inner_text()
         (job / ".lock.json").unlink()
