@@ -23,6 +23,9 @@ from .workers import Workers
 
 __all__ = ["Graph", "build_graph"]
 
+SHORT = 3e-4  # seconds of an image that are not worth waking up other threads
+FIRST_PAUSE, LONGEST_PAUSE = 2, 128  # images that one thread computes, where several took longer
+
 
 @dataclass
 class Graph:
@@ -38,7 +41,7 @@ class Graph:
         choices: How each layer is computed.
         torch_nodes: The operations that run in torch.
         direct: Whether only kernels run.
-        alone_below: Seconds below which one image is not shared by several threads.
+        always_share: Whether several threads share an image even where one would be done sooner.
     """
 
     program: Any
@@ -52,14 +55,15 @@ class Graph:
     torch_nodes: list[str]
     threads: int
     shape: tuple[int, ...]
-    alone_below: float = 3e-4
+    always_share: bool = False
     direct: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._instances: list[Instance] = []
         self._pool: Workers | None = None
-        self._short: bool | None = None
+        self._one_takes: float | None = None
+        self._alone, self._pause = 0, FIRST_PAUSE
         self._leaf = self.out_spec.is_leaf()
         self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
         for i, output in enumerate(self.outputs):
@@ -94,16 +98,16 @@ class Graph:
         slots: dict[int, TorchTensor] = {0: images}
         for slot, shape in self._shapes.items():
             slots[slot] = torch.empty(count, *shape)
-        if (count < self.threads and (self.program.threads == 1 or self._is_short(slots))) or self.threads == 1:
-            instance = self._instance(0)
-            self._point(instance, slots, 0)
-            instance.run(*self.steps[0], count)
-            return [_batched(output, slots, count) for output in self.outputs]
-        if count < self.threads:
-            self._point(self._instance(0), slots, 0)
-            self._share(self._instance(0), *self.steps[0], count)
-        else:
+        if count >= self.threads > 1:
             self._divide(slots, count)
+        elif self.program.threads == 1 or not self._worth_sharing(slots):
+            self._point(self._instance(0), slots, 0)
+            self._instance(0).run(*self.steps[0], count)
+        else:
+            self._point(self._instance(0), slots, 0)
+            start = time.perf_counter()
+            self._share(self._instance(0), *self.steps[0], count)
+            self._look_back((time.perf_counter() - start) / count)
         return [_batched(output, slots, count) for output in self.outputs]
 
     def _divide(self, slots: dict[int, TorchTensor], count: int) -> None:
@@ -128,16 +132,26 @@ class Graph:
             self._workers().start(rank - 1, partial(instance.run, first, last, count, rank, self.threads))
         instance.run(first, last, count, 0, self.threads)
 
-    def _is_short(self, slots: dict[int, TorchTensor]) -> bool:
-        """Whether one image takes so little time that waking up other threads would take longer."""
-        if self._short is None:
+    def _worth_sharing(self, slots: dict[int, TorchTensor]) -> bool:
+        """Whether one thread is not done with an image before others have begun, and the processors are free."""
+        if self.always_share:
+            return True
+        if self._one_takes is None:
             instance = self._instance(0)
             for _ in range(2):  # the first one warms up
                 self._point(instance, slots, 0)
                 start = time.thread_time()
                 instance.run(*self.steps[0])
-                self._short = time.thread_time() - start < self.alone_below
-        return self._short
+                self._one_takes = time.thread_time() - start
+        self._alone -= 1
+        return self._one_takes > SHORT and self._alone < 0
+
+    def _look_back(self, seconds: float) -> None:
+        """Where threads together take longer than one, others use the processors: leave it to one for some time."""
+        if self._one_takes is None or seconds < self._one_takes:
+            self._alone, self._pause = 0, FIRST_PAUSE
+        else:
+            self._alone, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
 
     def _workers(self) -> Workers:
         if self._pool is None or not self._pool.alive:

@@ -46,7 +46,7 @@ def assert_same_as_torch(model, pixels, *, width=None, threads=None, native=True
     graphs = []
     for number in (1, 3) if threads is None else (threads,):
         graph = build_graph(model, tuple(pixels.shape[1:]), host(width), number)
-        graph.alone_below = 0.0  # threads share even what is small
+        graph.always_share = True
         for _ in range(2):  # the second time, buffers hold what the first one left
             ours = graph.run(pixels)
             ours = getattr(ours, "logits", ours)

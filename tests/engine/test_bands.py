@@ -1,6 +1,7 @@
 """Several threads for one image: each has a band of rows, and waits for the others only where bands meet."""
 
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ import torch
 from engine.checks import assert_same_as_torch, images, sparsify
 from torch import nn
 
+from hf_cyclical.engine import graph as graph_module
 from hf_cyclical.engine.graph import build_graph
 from hf_cyclical.engine.native import host
 from hf_cyclical.engine.planes import Layout
@@ -82,7 +84,7 @@ def test_images_for_each_thread_are_not_cut_into_bands():
 def shared_graph():
     model = sparsify(timm.create_model("cifar_resnet8"), 0.9)
     graph = build_graph(model, (3, 32, 32), host(), 3)
-    graph.alone_below = 0.0
+    graph.always_share = True
     return graph
 
 
@@ -109,3 +111,21 @@ def test_a_fork_has_threads_of_its_own():
         os._exit(0 if torch.equal(graph.run(pixels), expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert torch.equal(graph.run(pixels), expected)
+
+
+def test_a_busy_machine_leaves_images_to_one_thread(monkeypatch):
+    graph, pixels, together = shared_graph(), images(1, 3, 32, 32), []
+    expected, share, clock = graph.run(pixels), graph._share, itertools.count()
+    graph.always_share = False
+    monkeypatch.setattr(graph, "_share", lambda *args: (together.append(call), share(*args)))
+    monkeypatch.setattr(graph_module.time, "perf_counter", lambda: next(clock))  # threads take a second
+    for one_takes, calls, shared in (
+        (0.5, 19, [1, 4, 9, 18]),  # more than one: 2 images, then 4, then 8, then 16 are left to one
+        (2.0, 18, [16, 17, 18]),  # less, when the last of these are done
+        (0.0001, 8, []),  # so short that nothing is shared
+    ):
+        graph._one_takes = one_takes
+        together.clear()
+        for call in range(1, calls + 1):  # noqa: B007 (the function above notes it)
+            torch.testing.assert_close(graph.run(pixels), expected, rtol=0, atol=1e-5)
+        assert together == shared

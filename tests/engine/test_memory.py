@@ -43,7 +43,7 @@ with torch.no_grad():
 for width in (None, 4):
     for threads in (1, 2):
         graph = build_graph(model, tuple(pixels.shape[1:]), host(width), threads)
-        graph.alone_below = 0.0
+        graph.always_share = True
         for at_end in (True, False):
             graph.place(fenced(at_end))
             memory = fenced(at_end)(pixels.numel())

@@ -215,7 +215,7 @@ def test_nan_in_an_image_is_seen_and_stays_in_its_image(last):
     pixels[0, 0, 4, 4] = torch.nan
     for threads in (1, 2):
         graph = build_graph(model, (3, 8, 8), host(), threads)
-        graph.alone_below = 0.0
+        graph.always_share = True
         for batch in (pixels, pixels[:1], pixels[1:], pixels):
             result = graph.run(batch)
             assert torch.equal(result.isnan(), model(batch).isnan())
