@@ -1,22 +1,18 @@
 """`hf-cyclical compare --add`: finished runs of other folders and machines, for one table."""
 
 import math
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import PartialState
 
 from hf_cyclical.core import PruningError
-from hf_cyclical.formats import last_part
 from hf_cyclical.paper import (
     EXPERIMENTS,
     Cell,
     Comparison,
     Results,
-    Setting,
     check_folder,
-    check_report,
     claimed,
     load_results,
     make_folder,
@@ -26,7 +22,7 @@ from hf_cyclical.paper import (
 )
 
 from .compare_arguments import by_argument
-from .compare_runs import words_of
+from .compare_words import check_runs
 
 _EQUAL = 1e-3  # by how much losses of one dense model may differ between processors, relatively
 
@@ -53,7 +49,8 @@ def add(paths: Sequence[Path], output_dir: str, *, by_cycle: bool) -> str:
         there = read_folder(folder, setting)
         new: Results = {}
         for path, (_, results) in files.items():
-            _check_runs(setting, results, path)
+            more = by_argument(setting.arguments, EXPERIMENTS[setting.experiment])
+            check_runs(Comparison(setting, folder, tuple(results), more, trains_dense=False), results, path)
             _check_dense(there | new, results, path)
             new |= {cell: report for cell, report in results.items() if cell not in there | new}
         comparison = Comparison(setting, folder, (*there, *new), {}, trains_dense=False)
@@ -63,32 +60,6 @@ def add(paths: Sequence[Path], output_dir: str, *, by_cycle: bool) -> str:
                 write_report(report_path(folder, cell), report)
         PartialState().wait_for_everyone()
         return f"{comparison.show(by_cycle=by_cycle)}\n\nRuns added to {folder}: {len(new)}"
-
-
-def _check_runs(setting: Setting, results: Results, path: Path) -> None:
-    """Refuse reports that are of other runs than their rows say, or of rows that had other settings then."""
-    more = by_argument(setting.arguments, EXPERIMENTS[setting.experiment])
-    comparison = Comparison(setting, Path(), tuple(results), more, trains_dense=False)
-    for cell, report in results.items():
-        check_report(cell, report, f"{cell} in {path}", "take another copy")
-        made = _arguments(report.about.get("command"))
-        asked = _arguments(shlex.join(words_of(comparison.settings(cell, setting.model))))
-        for name in {**asked, **made} if made else ():
-            if asked.get(name) != made.get(name):
-                there, here = (" ".join(of.get(name, ["not given"])) for of in (made, asked))
-                raise PruningError(f"{cell} in {path} had other settings: {name} is {there} there, {here} here: run it")
-
-
-def _arguments(command: str | None) -> dict[str, list[str]]:
-    """A command's arguments by their names, with the last parts of paths; not the model, which may be anywhere."""
-    found: dict[str, list[str]] = {}
-    for word in shlex.split(command or ""):
-        if word.startswith("--"):
-            found[word[2:]] = []
-        elif found:
-            found[next(reversed(found))].append(last_part(word))
-    found.pop("model_name_or_path", None)
-    return found
 
 
 def _check_dense(there: Results, results: Results, path: Path) -> None:

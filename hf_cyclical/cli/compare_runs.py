@@ -13,7 +13,7 @@ from accelerate import PartialState
 from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback
 
-from hf_cyclical.core import any_process, leave_group
+from hf_cyclical.core import PruningError, any_process, leave_group
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.models import check_image_model
@@ -24,16 +24,17 @@ from hf_cyclical.paper import (
     Cell,
     Comparison,
     Setting,
-    Values,
     check_folder,
     claimed,
     drop_checkpoints,
     make_folder,
+    read_folder,
     report_path,
 )
 
 from .command_line import INTERRUPTED
 from .compare_cost import DENSE_UPDATES, UpdateClock
+from .compare_words import check_runs, words_of
 from .parsing import parse_arguments
 from .run import Run
 
@@ -73,6 +74,7 @@ def _comparison(options: Namespace, words: list[str], more: dict[str, list[str]]
 def _compare(comparison: Comparison, options: Namespace) -> int:
     folder, setting = comparison.folder, comparison.setting
     check_folder(folder, setting)
+    check_runs(comparison, read_folder(folder, setting), folder)
     pending, data, before = comparison.pending(), None, None
     while pending and pending != before:  # as long as others are not at all of them; a choice goes by what is found
         before = pending
@@ -150,7 +152,10 @@ def _run(
     words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
     timed = comparison.experiment.rivals and comparison.setting.processes == 1
     clock, dense = UpdateClock(), [_dense_seconds(comparison, model, data)] if timed else []
-    run = train(words, work, data, progress, clock)
+    try:
+        run = train(words, work, data, progress, clock)
+    except PruningError as error:
+        raise PruningError(f"{cell}: {error}") from error
     if run is None:
         return False
     run.save(shlex.join(["hf-cyclical", "prune", *words]))
@@ -202,11 +207,6 @@ def _tell(comparison: Comparison, by_cycle: bool) -> None:
     if missing := len(comparison.pending()):
         lines += [f"Runs that another command is at: {missing}. Once they are done, the same command shows them too."]
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-def words_of(values: Values) -> list[str]:
-    """Arguments as a command line has them."""
-    return [word for name, given in values.items() for word in (f"--{name}", *map(str, given))]
 
 
 def _on_main(work: Callable[[], object]) -> None:

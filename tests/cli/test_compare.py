@@ -13,7 +13,7 @@ from support.patience import HUNG
 from support.started import interrupt, run, start, wait_for
 from transformers import TrainerCallback
 
-from hf_cyclical import load_report
+from hf_cyclical import PruningError, load_report
 from hf_cyclical.cli import INTERRUPTED, Run, compare_runs
 from hf_cyclical.paper import Setting, check_folder, claimed
 
@@ -231,6 +231,28 @@ def test_a_dense_model_is_trained_with_the_rate_of_its_experiment(command, tmp_p
     # He et al.'s 0.1 and 160 epochs, and the paper's 0.01 for pruning only.
     expected = {"--learning_rate": "0.1", "--num_train_epochs": "160", "--target_sparsity": "0", "--seed": "0"}
     assert trained[0].items() >= expected.items()
+
+
+def test_a_row_whose_settings_have_changed_is_not_mixed_with_its_former_runs(compare, finished):
+    path = finished / "reports" / "cyclical-0.9-seed1.json"
+    path.write_text(path.read_text().replace("--method cyclical", "--method cyclical --share erk"))
+    before = snapshot(finished)
+    code, _, err = compare(*TWO)
+    assert code == 2
+    assert f"cyclical 0.9 seed 1 in {finished} had other settings: share is erk there, not given here: run it" in err
+    assert snapshot(finished) == before
+
+
+def test_a_run_that_fails_is_named_and_what_is_finished_stays(compare, finished, monkeypatch):
+    def train(*rest):
+        raise PruningError("conv1.weight has 3 NaN or infinite weights of 72")
+
+    before = snapshot(finished / "reports")
+    monkeypatch.setattr(compare_runs, "train", train)
+    code, _, err = compare(*TWO[:-1], 2)
+    assert code == 2
+    assert "one_shot 0.9 seed 2: conv1.weight has 3 NaN or infinite weights of 72" in err
+    assert snapshot(finished / "reports") == before
 
 
 def test_two_processes_share_the_work_of_each_cell(tmp_path):

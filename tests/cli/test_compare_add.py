@@ -96,7 +96,7 @@ def test_a_run_that_is_there_stays(compare, finished):
             lambda d: d["cells"][0]["report"]["about"].update(
                 command=d["cells"][0]["report"]["about"]["command"].replace("one_shot", "gradual")
             ),
-            "one_shot 0.9 seed 2 in {path} had other settings: method is gradual there, one_shot here: run it",
+            "one_shot 0.9 seed 2 in {path} had other settings: method is gradual there, one_shot here",
         ),
         (lambda d: d["cells"][1]["report"]["dense"].update(loss=9.0), "{path} starts from another dense model than"),
         (lambda d: d.pop("cells"), "is not a file of results"),
