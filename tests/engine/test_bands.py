@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 from engine.checks import assert_same_as_torch, images, sparsify
+from support.patience import HUNG
 from torch import nn
 
 from hf_cyclical.engine import graph as graph_module
@@ -97,7 +98,7 @@ def test_threads_end_with_what_they_work_for():
     del graph
     gc.collect()
     for thread in started:
-        thread.join(timeout=60)
+        thread.join(timeout=HUNG)
     assert not any(thread.is_alive() for thread in started)
 
 
