@@ -27,8 +27,12 @@ from hf_cyclical.formats import (
     read_kinds,
 )
 
+from .silence import print_safely
+
 if TYPE_CHECKING:  # at run time transformers is half imported here
     from transformers import PreTrainedConfig, PreTrainedModel
+
+print_safely()
 
 _WIDEST = 8  # bytes of the largest dtype that can be packed
 

@@ -28,3 +28,21 @@ def silence() -> Iterator[None]:
         of_transformers.set_verbosity(level)
         if bars:
             of_transformers.enable_progress_bar()
+
+
+class _Printable(logging.Filter):
+    """Shows control characters in a message as "?", lines and tabs except."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        shown = "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True
+
+
+def print_safely() -> None:
+    """Let transformers write no control characters, as it quotes configs before anybody has checked them."""
+    for handler in logging.getLogger("transformers").handlers:
+        if not any(isinstance(known, _Printable) for known in handler.filters):
+            handler.addFilter(_Printable())

@@ -184,6 +184,16 @@ class TestNames:
         refused(load, "do not fit", resnet)
         assert "\x1b[2J" not in "".join(capfd.readouterr())
 
+    def test_what_transformers_quotes_before_anybody_has_looked_is_printable(self, resnet):
+        edit(resnet, quantization_config={"quant_method": "a\x1b[2Jb"})
+        code = (
+            "import contextlib, sys, hf_cyclical; from transformers import AutoModel\n"
+            "with contextlib.suppress(Exception): AutoModel.from_pretrained(sys.argv[1])"
+        )
+        said = subprocess.run([sys.executable, "-c", code, resnet], capture_output=True, text=True, timeout=HUNG)
+        assert "a?[2Jb" in said.stderr  # it does quote it
+        assert "\x1b[2J" not in said.stdout + said.stderr
+
     def test_a_model_without_its_head(self, resnet):
         assert AutoModel.from_pretrained(resnet).embedder is not None
 
