@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hf_cyclical.core import PruningError, prunable_parameters
 
-from .graph import Graph, build_graph
+from .graph import CLEAR_GAIN, Graph, build_graph
 from .native import host
 from .plan import Choice
 
@@ -199,9 +199,18 @@ class CompiledModel(nn.Module):
         except FAILURES as error:
             size = " x ".join(map(str, shape))
             raise PruningError(f"the model cannot be compiled for images of {size}: {_first_line(error)}") from error
+        if self.num_threads > 1 and not divided and graph.direct and graph.gain() < CLEAR_GAIN:
+            graph = self._one_or_several(graph)
         self._graphs[shape, divided] = graph
         logger.info("compiled for images of %s in %.1f s", shape, time.perf_counter() - start)
         return graph
+
+    def _one_or_several(self, shared: Graph) -> Graph:
+        """Where several threads gain little, the program that one thread runs may be the better choice."""
+        divided = self._graph((self.num_threads, *shared.shape))
+        image, gains = torch.zeros(1, *shared.shape), shared.gain()
+        alone = min(_seconds(time.thread_time, divided.run, image) for _ in range(TRIALS + 1))
+        return shared if gains and shared.one_takes / gains < alone else divided
 
     def _torch_is_faster(self, graph: Graph, batched: bool) -> bool:
         """Measured once, because at low sparsities a library for dense models may be the better choice."""

@@ -21,9 +21,10 @@ from .plan import Choice, Plan
 from .program import Allocate, Instance, ordinary_memory
 from .workers import Workers
 
-__all__ = ["Graph", "build_graph"]
+__all__ = ["CLEAR_GAIN", "Graph", "build_graph"]
 
 SHORT = 3e-4  # seconds of an image that are not worth waking up other threads
+TRIALS, CLEAR_GAIN = 6, 1.3  # of several threads: how often they are tried, and when that is enough
 FIRST_PAUSE, LONGEST_PAUSE = 2, 128  # images that one thread computes, where several took longer
 
 
@@ -62,7 +63,7 @@ class Graph:
         self._lock = threading.Lock()
         self._instances: list[Instance] = []
         self._pool: Workers | None = None
-        self._one_takes: float | None = None
+        self.one_takes: float | None = None
         self._alone, self._pause = 0, FIRST_PAUSE
         self._leaf = self.out_spec.is_leaf()
         self._shapes = {slot: (floats,) for slot, floats in self.buffers.items()}
@@ -136,19 +137,34 @@ class Graph:
         """Whether one thread is not done with an image before others have begun, and the processors are free."""
         if self.always_share:
             return True
-        if self._one_takes is None:
+        if self.one_takes is None:
             instance = self._instance(0)
             for _ in range(2):  # the first one warms up
                 self._point(instance, slots, 0)
                 start = time.thread_time()
                 instance.run(*self.steps[0])
-                self._one_takes = time.thread_time() - start
+                self.one_takes = time.thread_time() - start
         self._alone -= 1
-        return self._one_takes > SHORT and self._alone < 0
+        return self.one_takes > SHORT and self._alone < 0
+
+    def gain(self) -> float:
+        """How many times as fast several threads compute an image as one; 0 if that is not worth it."""
+        image, best = torch.zeros(1, *self.shape), 0.0
+        for _ in range(TRIALS):
+            self._alone = 0
+            start = time.perf_counter()
+            self.run(image)
+            seconds = time.perf_counter() - start
+            if self.one_takes is None or self.one_takes <= SHORT:
+                break
+            best = max(best, self.one_takes / seconds)
+            if best > CLEAR_GAIN:
+                break
+        return best
 
     def _look_back(self, seconds: float) -> None:
         """Where threads together take longer than one, others use the processors: leave it to one for some time."""
-        if self._one_takes is None or seconds < self._one_takes:
+        if self.one_takes is None or seconds < self.one_takes:
             self._alone, self._pause = 0, FIRST_PAUSE
         else:
             self._alone, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)

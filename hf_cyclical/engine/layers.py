@@ -20,6 +20,7 @@ __all__ = ["SURELY_DENSE", "Convolution", "Residual", "as_phases", "convolve"]
 CACHE_BYTES = 20 * 1024, 56 * 1024  # of inputs that a block's tile may take, where blocks are tried
 AROUND = 3  # vectors around a tile that a kernel of more than one pixel reads
 AHEAD = 2048  # bytes of pairs, which take longer than memory does to answer
+MANY_PAIRS = 128 * 1024  # bytes: fewer may still be in a cache from the last image
 SURELY_SPARSE, SURELY_DENSE = 0.85, 0.4  # beyond these sparsities there is nothing to measure
 TILES_TRIED = 3
 
@@ -222,7 +223,7 @@ def _row(plan: Plan, way: Way, matrix: Matrix, target: Tensor, ends: dict[str, F
         pairs = sparse_pairs(matrix, way.block, chains)
         fields |= {"starts": pairs.starts, "weights": pairs.pairs, "blocks": pairs.blocks}
         fields["outputs"] = len(matrix.weights)
-        ahead = AHEAD if tiles == 1 else 0
+        ahead = AHEAD if tiles == 1 and pairs.pairs.nbytes > MANY_PAIRS else 0
         return Row(Kernel("sparse", PRODUCT, emit_sparse, (way.tile, chains, activation.kind, ahead)), ends | fields)
     dense = dense_rows(matrix, way.at_once, way.block)
     fields |= {"starts": dense.starts, "weights": dense.weights, "offsets": dense.offsets}

@@ -125,7 +125,7 @@ def test_a_busy_machine_leaves_images_to_one_thread(monkeypatch):
         (2.0, 18, [16, 17, 18]),  # less, when the last of these are done
         (0.0001, 8, []),  # so short that nothing is shared
     ):
-        graph._one_takes = one_takes
+        graph.one_takes = one_takes
         together.clear()
         for call in range(1, calls + 1):  # noqa: B007 (the function above notes it)
             torch.testing.assert_close(graph.run(pixels), expected, rtol=0, atol=1e-5)

@@ -271,6 +271,13 @@ def test_copies_and_pickles(model, pixels, again):
     close(twin(pixels), expected)
 
 
+def test_one_thread_computes_what_is_short(model):
+    fast, pixels = hf_cyclical.compile(model, num_threads=2), images(3, 3, 32, 32)
+    for count in (1, 2, 3, 1):
+        close(fast(pixels[:count]), model(pixels[:count]).detach())
+    assert fast._graph((1, 3, 32, 32)) is fast._graph((2, 3, 32, 32))
+
+
 def test_instances_in_several_threads(model):
     shared, own = hf_cyclical.compile(model), hf_cyclical.compile(copy.deepcopy(model), num_threads=2)
     batches = [images(2, 3, 32, 32, seed=i) for i in range(4)]
