@@ -154,6 +154,11 @@ class Emitter:
         """A signed 32-bit integer."""
         return self.b.sext(self.load(address, offset, I32), I64)
 
+    def relax(self) -> None:
+        """Leave the core to its other thread for a moment, where processors have two."""
+        if self._module.triple.startswith("x86_64"):
+            self.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
+
     def prefetch(self, address: Value) -> None:
         """Bring a cache line nearer; an address of nothing does no harm."""
         options = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to be read, to be kept, data

@@ -31,7 +31,7 @@ RUN = (
     "epoch",  # address of how often all of them have waited before this run
     "sleep",  # address of a function that lets other threads run, or 0
 )
-SPINS = 4000
+SPINS = 2000  # before a thread that waits lets others run
 
 
 def emit_copy(e: Emitter, step: int) -> None:
@@ -150,6 +150,7 @@ def _spin(e: Emitter, goal: Value) -> None:
     again, done = b.append_basic_block(), b.icmp_signed(">=", arrived, goal)
     b.cbranch(done, after, again)
     b.position_at_end(again)
+    e.relax()
     following = e.add(spins, 1)
     sleepy = b.and_(b.icmp_signed(">", following, e.i(SPINS)), e.nonzero(e["sleep"]))
     b.cbranch(sleepy, tired, head)

@@ -24,8 +24,8 @@ def compile(
     logits = fast(pixel_values)
     ```
 
-    The weights are read again when they were changed in place, as optimizers and `load_state_dict` do. Changes that torch
-    does not count, such as those of `parameter.data`, need `fast.refresh()`.
+    The weights are read again when they were changed in place, as optimizers and `load_state_dict` do. Changes that
+    torch does not count, such as those of `parameter.data`, need `fast.refresh()`.
 
     Args:
         model: A pruned model of timm or transformers, or a folder or Hub id to load one from.
