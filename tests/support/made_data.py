@@ -69,7 +69,10 @@ def folder_of(path, **splits):
         parts = parts if isinstance(parts, list) else [parts]
         for i, part in enumerate(parts):
             file = path / f"{name}-{i:05d}-of-{len(parts):05d}.parquet"
-            pq.write_table(part, file) if isinstance(part, pa.Table) else part.to_parquet(file)
+            if not len(part):  # which datasets 5.1 cannot write
+                pq.ParquetWriter(file, part.data.table.schema).close()
+            else:
+                pq.write_table(part, file) if isinstance(part, pa.Table) else part.to_parquet(file)
     return str(path)
 
 

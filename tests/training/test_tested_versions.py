@@ -106,7 +106,7 @@ def test_the_tests_that_are_run_with_other_versions_exist():
     script = (ROOT / ".ci" / "versions").read_text()
     (names,) = re.findall(r"^tests=\((.*)\)$", script, flags=re.MULTILINE)
     assert [name for name in names.split() if not list(ROOT.glob(name))] == []
-    assert {"tests/models", "tests/formats", "tests/training"} <= set(names.split())
+    assert {"tests/data", "tests/models", "tests/formats", "tests/training"} <= set(names.split())
     files = re.findall(r"hf_cyclical/[\w/]+\.py", script)
     assert files
     assert all((ROOT / file).is_file() for file in files)
