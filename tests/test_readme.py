@@ -55,6 +55,6 @@ def test_the_two_commands_are_what_ci_and_the_main_job_test_use():
     # With the versions that passed; CI without, so that it finds what the newest ones break.
     assert install_and_run.split(" && ")[2].endswith(" -c constraints.txt")
     install = install.removesuffix(" -c constraints.txt").replace("install", "install --quiet")
-    assert [environment, activate, install, test] == [
-        line for line in ci if line.startswith((environment[:7], ". ", "pip", "pytest"))
-    ]
+    commands = [line for line in ci if line.startswith((environment[:7], ". ", "pip", "pytest"))]
+    assert commands[:4] == [environment, activate, install, test]
+    assert commands[4:] == ['pip install --quiet -e ".[test,show]"', "pytest tests/show"]

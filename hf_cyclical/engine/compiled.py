@@ -36,7 +36,7 @@ def compile_model(model: nn.Module, *, num_threads: int | None = None) -> "Compi
 
     The model is put into eval mode. Its weights are read when images of a new size come, and read again when they were
     changed in place, as optimizers and `load_state_dict` do. Changes that torch does not count, such as those of
-    `parameter.data` or a new parameter instead of an old one, need `refresh()`.
+    `parameter.data` or a new parameter instead of an old one, and those of single biases or norms, need `refresh()`.
 
     Args:
         model: A model of timm or transformers, on the CPU, in float32, with zeros in its weights.
@@ -70,7 +70,7 @@ class CompiledModel(nn.Module):
         self.model = model
         self.num_threads = num_threads
         self._graphs: dict[tuple[tuple[int, ...], bool], Graph] = {}
-        self._slower: dict[tuple[tuple[int, ...], bool], bool] = {}
+        self._slower: dict[tuple[tuple[int, ...], bool, bool], bool] = {}
         self._known: dict[torch.Size, Graph] = {}
         self._watch()
         self.training = False
@@ -98,7 +98,7 @@ class CompiledModel(nn.Module):
             logger.info("the weights have changed: compiling again")
             self.refresh()
         graph = self._graph(tuple(images.shape))
-        if self._torch_is_faster(graph, len(images) > 1):
+        if self._torch_is_faster(graph, len(images)):
             return self.model(images)
         if graph.direct:
             if len(self._known) >= MAX_SHAPES:
@@ -116,7 +116,7 @@ class CompiledModel(nn.Module):
 
     def in_torch(self, *shape: int) -> bool:
         """Whether a batch of a shape (images, channels, height, width) runs in torch, because that is faster."""
-        return self._torch_is_faster(self._graph(shape), shape[0] > 1)
+        return self._torch_is_faster(self._graph(shape), shape[0])
 
     def refresh(self) -> None:
         """Read the weights again after they were changed."""
@@ -168,7 +168,8 @@ class CompiledModel(nn.Module):
         ids = {id(weight) for weight in weights}
         others = [p for p in self.model.parameters() if id(p) not in ids]
         # A BatchNorm's means change without being counted, but not without its last buffer, the number of batches.
-        self._watched = [*weights, *others[:1], *others[-1:], *list(self.model.buffers())[-1:]]
+        watched = [*weights, *others[:1], *others[-1:], *list(self.model.buffers())[-1:]]
+        self._watched = [tensor for tensor in watched if not tensor.is_inference()]  # whose changes nobody counts
         self._seen = sum(map(_version, self._watched))
 
     def _graph(self, shape: tuple[int, ...]) -> Graph:
@@ -212,12 +213,20 @@ class CompiledModel(nn.Module):
         alone = min(_seconds(time.thread_time, divided.run, image) for _ in range(TRIALS + 1))
         return shared if gains and shared.one_takes / gains < alone else divided
 
-    def _torch_is_faster(self, graph: Graph, batched: bool) -> bool:
+    def _trial_size(self, count: int) -> int:
+        """How many images stand for a batch of `count`: as many as are computed in the same way."""
+        if count == 1:
+            return 1
+        shared = count < self.num_threads
+        return min(TRIAL_BATCH, self.num_threads - 1) if shared else max(TRIAL_BATCH, self.num_threads)
+
+    def _torch_is_faster(self, graph: Graph, count: int) -> bool:
         """Measured once, because at low sparsities a library for dense models may be the better choice."""
-        key = (graph.shape, batched)
+        divided = count >= self.num_threads > 1
+        key = (graph.shape, count > 1, divided)
         slower = self._slower.get(key)
         if slower is None:
-            images = torch.zeros(TRIAL_BATCH if batched else 1, *graph.shape)
+            images = torch.zeros(self._trial_size(count), *graph.shape)
             # With one thread, time in which other processes had the processor does not count.
             alone = self.num_threads == torch.get_num_threads() == 1
             clock = time.thread_time if alone else time.perf_counter

@@ -115,16 +115,22 @@ class Graph:
         """Each thread runs all rows for some of the images."""
         starts = [count * i // self.threads for i in range(self.threads + 1)]
         done: SimpleQueue[None] = SimpleQueue()
-        for i in reversed(range(self.threads)):
-            instance = self._instance(i)
-            self._point(instance, slots, starts[i])
-            run = partial(instance.run, *self.steps[0], starts[i + 1] - starts[i])
-            if i:
-                self._workers().start(i - 1, lambda run=run: done.put(run()))
-            else:
-                run()
-        for _ in range(1, self.threads):
-            done.get()
+        workers = self._workers()
+        try:
+            for i in reversed(range(self.threads)):
+                instance = self._instance(i)
+                self._point(instance, slots, starts[i])
+                run = partial(instance.run, *self.steps[0], starts[i + 1] - starts[i])
+                if i:
+                    workers.start(i - 1, lambda run=run: done.put(run()))
+                else:
+                    run()
+            for _ in range(1, self.threads):
+                done.get()
+        except BaseException:  # an interrupt, too: the others still write into memory that goes with this call
+            self._pool = None
+            workers.end()
+            raise
 
     def _share(self, instance: Instance, first: int, last: int, count: int = 1) -> None:
         """All threads run the rows together."""

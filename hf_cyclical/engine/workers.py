@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 __all__ = ["Workers"]
@@ -23,8 +24,9 @@ class Workers:
     def __init__(self, count: int) -> None:
         self._process = os.getpid()
         self._queues: list[SimpleQueue[Work | None]] = [SimpleQueue() for _ in range(count)]
-        for queue in self._queues:
-            threading.Thread(target=_work, args=(queue,), daemon=True).start()
+        self._threads = [threading.Thread(target=_work, args=(queue,), daemon=True) for queue in self._queues]
+        for thread in self._threads:
+            thread.start()
         weakref.finalize(self, _end, self._queues)
 
     @property
@@ -35,6 +37,14 @@ class Workers:
     def start(self, number: int, work: Work) -> None:
         """Let a thread do something when it has done all that it was given before."""
         self._queues[number].put(work)
+
+    def end(self) -> None:
+        """Wait until all that was started is done, whoever interrupts, and end the threads."""
+        _end(self._queues)
+        while any(thread.is_alive() for thread in self._threads):
+            with suppress(KeyboardInterrupt):
+                for thread in self._threads:
+                    thread.join()
 
 
 def _work(queue: "SimpleQueue[Work | None]") -> None:

@@ -25,7 +25,7 @@ def compile(
     ```
 
     The weights are read again when they were changed in place, as optimizers and `load_state_dict` do. Changes that
-    torch does not count, such as those of `parameter.data`, need `fast.refresh()`.
+    torch does not count, such as those of `parameter.data`, and those of single biases or norms, need `fast.refresh()`.
 
     Args:
         model: A pruned model of timm or transformers, or a folder or Hub id to load one from.

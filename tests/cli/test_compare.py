@@ -210,7 +210,9 @@ def test_a_signal_at_the_last_update_of_a_cell_keeps_it_and_stops(compare, tmp_p
 
     build = Run.build.__func__
     monkeypatch.setattr(
-        Run, "build", classmethod(lambda cls, args, data, callbacks=(): build(cls, args, data, [*callbacks, CtrlC()]))
+        Run,
+        "build",
+        classmethod(lambda cls, a, d, callbacks=(), **more: build(cls, a, d, [*callbacks, CtrlC()], **more)),
     )
     code, _, err = compare(*TWO, "--model_name_or_path", "cifar_resnet8")
     assert code == 130

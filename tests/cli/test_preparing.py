@@ -126,7 +126,7 @@ def test_the_plan_says_what_it_trains_on_and_how_long(tmp_path):
     assert f"{data}: 6 images to train on, 6 images to evaluate on (split test), 2 classes" in out
     assert "images of 32x32 pixels, augmentation imagenet" in out
     assert "8 updates of" in out
-    assert "5 evaluations of" in out  # after 0, 2, 4, 6 and 8 updates; cycles end after 4 and 8
+    assert "6 evaluations of" in out  # after 0, 2, 4, 6 and 8 updates, and after the first cycle's 3
     code, out, err = call(*arguments, "--streaming", "--output_dir", tmp_path / "out")
     assert code == 0, err
     assert f"{data}: a stream of images to train on, a stream of images to evaluate on (split test), 2 classes" in out

@@ -130,3 +130,29 @@ def test_a_busy_machine_leaves_images_to_one_thread(monkeypatch):
         for call in range(1, calls + 1):  # noqa: B007 (the function above notes it)
             torch.testing.assert_close(graph.run(pixels), expected, rtol=0, atol=1e-5)
         assert together == shared
+
+
+def test_an_interrupt_waits_for_the_threads_that_still_write(monkeypatch):
+    torch.manual_seed(0)
+    model = sparsify(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()), 0.5)
+    graph = build_graph(model, (3, 12, 12), host(), 2, divided=True)
+    batch = images(4, 3, 12, 12)
+    graph.run(batch)
+    began, go_on, ended = threading.Event(), threading.Event(), []
+    run = type(graph._instances[1]).run
+
+    def interrupted(instance, *args):
+        if instance is graph._instances[0]:
+            began.wait(HUNG)
+            threading.Timer(0.2, go_on.set).start()
+            raise KeyboardInterrupt
+        began.set()
+        go_on.wait(HUNG)
+        ended.append(run(instance, *args))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(graph._instances[0]), "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            graph.run(batch)
+    assert len(ended) == 1
+    torch.testing.assert_close(graph.run(batch), model(batch).detach(), rtol=1e-4, atol=1e-4)

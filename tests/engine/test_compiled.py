@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import llvmlite.binding as llvm
 import pytest
@@ -119,6 +120,22 @@ def test_torch_runs_what_it_runs_faster(model, pixels, monkeypatch):
         close(fast(pixels), expected)
         assert fast.in_torch(2, 3, 32, 32) is in_torch
         assert len(calls) == in_torch
+
+
+@pytest.mark.parametrize(("threads", "count", "tried"), [(1, 1, 1), (1, 2, 8), (16, 3, 8), (16, 40, 16), (4, 2, 3)])
+def test_a_trial_is_computed_as_the_batch_is(model, threads, count, tried, monkeypatch):
+    fast, sizes = hf_cyclical.compile(model, num_threads=threads), set()
+    monkeypatch.setattr(compiled, "_seconds", lambda _, run, images: sizes.add(len(images)) or 1.0)
+    monkeypatch.setattr(fast, "_graph", lambda shape: SimpleNamespace(shape=shape[1:], run=None))
+    fast.in_torch(count, 3, 32, 32)
+    assert sizes == {tried}
+
+
+def test_a_model_of_inference_mode(pixels):
+    with torch.inference_mode():
+        model = sparsify(timm.create_model("cifar_resnet8").eval(), 0.9)
+        fast = hf_cyclical.compile(model)
+        close(fast(pixels), model(pixels))
 
 
 def test_images_of_a_size_that_the_model_refuses():
