@@ -74,7 +74,7 @@ class Job:
 
     def _read(self) -> Snapshot:
         running = is_running(self.folder)
-        checkpoint = newest_checkpoint(self.folder)
+        checkpoint = newest_checkpoint(self.folder, links=False)
         there = (self.folder / REPORT_NAME).is_file()
         if there and (checkpoint is None or _changed(self.folder / REPORT_NAME) >= _changed(checkpoint)):
             report = _report(self.folder)
