@@ -1,5 +1,6 @@
 """What there is of a job in its folder: finished, running, or stopped on the way. The folder may be a stranger's."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -74,12 +75,15 @@ class Job:
 
     def _read(self) -> Snapshot:
         running = is_running(self.folder)
-        checkpoint = newest_checkpoint(self.folder, links=False)
         there = (self.folder / REPORT_NAME).is_file()
+        if there and not running:
+            with suppress(PruningError):  # what is wrong with it matters only if there is no newer checkpoint
+                report = _report(self.folder)
+                if report.layers:  # whatever its checkpoints are: a copy may have other times, and damaged ones
+                    return self._told(report)
+        checkpoint = newest_checkpoint(self.folder, links=False)
         if there and (checkpoint is None or _changed(self.folder / REPORT_NAME) >= _changed(checkpoint)):
-            report = _report(self.folder)
-            state = FINISHED if report.layers else STOPPED
-            return Snapshot(state, report, int(last_update(report)), _with_weights(self.folder))
+            return self._told(_report(self.folder))
         state = RUNNING if running else STOPPED
         progress = read_progress(checkpoint) if checkpoint else None
         if progress is None:
@@ -88,6 +92,10 @@ class Job:
             return Snapshot(state, model=model, problem=f"{where}: give the folder of a job, its --output_dir")
         updates, report = progress
         return Snapshot(state, report, updates, _with_weights(checkpoint))
+
+    def _told(self, report: PruningReport) -> Snapshot:
+        state = FINISHED if report.layers else STOPPED
+        return Snapshot(state, report, int(last_update(report)), _with_weights(self.folder))
 
 
 def _report(folder: Path) -> PruningReport:

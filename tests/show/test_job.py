@@ -58,6 +58,18 @@ def test_a_finished_run_is_its_report_until_another_one_writes_checkpoints_there
     assert (job.look().state, job.look().updates) == ("running", 24)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "trainer_state.json"])
+def test_a_finished_run_is_its_report_whatever_its_checkpoints_are(tmp_path, name):
+    report = made()
+    file = report.save(tmp_path)
+    (tmp_path / "checkpoint-24").mkdir()
+    (tmp_path / "checkpoint-24" / name).write_text("damaged")
+    later = file.stat().st_mtime_ns + 10**9
+    os.utime(tmp_path / "checkpoint-24", ns=(later, later))
+    found = Job(tmp_path).look()
+    assert (found.state, found.report) == ("finished", report)
+
+
 def test_a_damaged_checkpoint_is_passed_over(run):
     _, folder = run
     state = folder / "checkpoint-24" / "pruning_state.json"
