@@ -11,6 +11,7 @@ from hf_cyclical.reports import REPORT_NAME, PruningReport, last_update, read_wh
 from hf_cyclical.training import is_running, newest_checkpoint, read_progress
 
 _MAX_REPORT_BYTES = 64 << 20  # far above that of the longest run of the largest model
+_LOOKS = 3  # at files that are deleted while they are read
 _CHECKPOINTS = "checkpoint-*"
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
@@ -56,16 +57,24 @@ class Job:
     def look(self) -> Snapshot:
         """The job as it is now; files are read again only if there are others."""
         with self._lock:
-            stamp = self.stamp()
-            if stamp != self._seen:
+            for _ in range(_LOOKS):
+                stamp = self.stamp()
+                if stamp == self._seen:
+                    return self._snapshot
                 try:
                     self._snapshot, self._seen = self._read(), stamp
                 except FileNotFoundError:
-                    pass  # a checkpoint that was deleted while it was read: the next look finds the next one
+                    continue  # a checkpoint that was deleted while it was read: the next look finds the next one
                 except (PruningError, OSError) as error:
-                    state = RUNNING if is_running(self.folder) else STOPPED
-                    self._snapshot, self._seen = Snapshot(state, problem=printable(str(error))), stamp
+                    self._snapshot, self._seen = self._unread(str(error)), stamp
+                return self._snapshot
+            if self._seen is None:
+                where = f"files in {str(self.folder)!r} were deleted while they were read"
+                self._snapshot = self._unread(f"{where}: try again when nothing deletes there")
             return self._snapshot
+
+    def _unread(self, problem: str) -> Snapshot:
+        return Snapshot(RUNNING if is_running(self.folder) else STOPPED, problem=printable(problem))
 
     def stamp(self) -> tuple[object, ...]:
         """Something that differs whenever the files of the job do."""
