@@ -24,6 +24,7 @@ __all__ = [
     "draw_recovery",
     "draw_regrown",
     "draw_run",
+    "drawn_in_percent",
     "last_update",
     "plot_layers",
     "plot_recovery",
@@ -94,7 +95,7 @@ def draw_recovery(report: PruningReport) -> "Figure":
         raise NothingToDrawError(f"cycles with {metric}: {len(cycles)}, and comparing them needs two")
     figure = new_figure(6, 4.5)
     axis = figure.subplots()
-    percent = _in_percent(report, metric)
+    percent = drawn_in_percent(report, metric)
     x, y = [100 * c.regrown for c in cycles], [(100 if percent else 1) * c.metrics[metric] for c in cycles]
     axis.plot(x, y, color=_COLOURS["metric"])
     # A dot above a ring: neither hides the other where two cycles end in the same place.
@@ -184,7 +185,7 @@ def last_update(report: PruningReport) -> float:
 
 
 def _evaluations(axis: "Axes", report: PruningReport, metric: str) -> None:
-    percent, colour = _in_percent(report, metric), _COLOURS["metric"]
+    percent, colour = drawn_in_percent(report, metric), _COLOURS["metric"]
     scale = 100 if percent else 1
     points = [(e["update"], scale * e[metric]) for e in report.evaluations if metric in e]
     ends = [(c.update, scale * c.metrics[metric]) for c in report.cycles if metric in c.metrics]
@@ -223,6 +224,7 @@ def _free_corner(point: tuple[float, float], others: list[tuple[float, float]]) 
     return min(corners, key=lambda c: max((c[0] * a + c[1] * b) / (math.hypot(a, b) or 1) for a, b in away))
 
 
-def _in_percent(report: PruningReport, metric: str) -> bool:
+def drawn_in_percent(report: PruningReport, metric: str) -> bool:
+    """Whether a figure shows a metric in percent: only if no value of the whole report is in percent already."""
     rows = [report.dense, *(c.metrics for c in report.cycles), *report.evaluations]
     return in_percent(metric, [row[metric] for row in rows if metric in row])

@@ -65,18 +65,27 @@ def _wrong_part(report: PruningReport) -> str | None:
     for field in dataclasses.fields(report):
         if not _fits(getattr(report, field.name), field.type):
             return field.name
-    if any("update" not in row for row in report.evaluations):
+    if not all("update" in row and _is_update(row["update"]) for row in report.evaluations):
         return "evaluations"
-    if any(len(row) != 3 for row in report.masks):
+    if not all(len(row) == 3 and _is_update(row[0]) for row in report.masks):
         return "masks"
-    if any(len(row) != 2 for row in report.schedule):
+    if not all(len(row) == 2 and _is_update(row[0]) for row in report.schedule):
         return "schedule"
+    if not _is_update(report.updates):
+        return "updates"
+    if not all(_is_update(cycle.update) for cycle in report.cycles):
+        return "cycles"
     if not all(_possible(layer) for layer in report.layers):
         return "layers"
     if not all(_possible(layer) for cycle in report.cycles for layer in cycle.layers):
         return "cycles"
     about = (key for key, kind in _ABOUT.items() if not _fits(report.about.get(key), kind))
     return next((f"about {key}" for key in about), None)
+
+
+def _is_update(value: float) -> bool:
+    """Whether a number can be that of an update: not Infinity or NaN, which Python's JSON has, nor beyond floats."""
+    return abs(value) < 2**63
 
 
 def _possible(layer: LayerReport) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_cyclical.formats import PREFIX
-from hf_cyclical.reports import LayerReport, PruningReport, is_rate, last_update
+from hf_cyclical.reports import LayerReport, PruningReport, drawn_in_percent, last_update
 
 from .markup import plotted
 
@@ -31,7 +31,7 @@ def run_figure(report: PruningReport) -> dict[str, Any]:
         ("regrown (%)", [_steps(_regrown(report), end, "regrown", "regrown", "%{y:.3f} %")]),
     ]
     if metric := report.metric:
-        unit = " (%)" if is_rate(metric) else ""
+        unit = " (%)" if drawn_in_percent(report, metric) else ""
         panels.insert(0, (f"<b>{plotted(metric)}{unit}</b>", _evaluations(report, metric)))
     return _stacked(report, panels)
 
@@ -52,7 +52,8 @@ def _steps(points: Sequence[Sequence[float]], end: float, name: str, colour: str
 
 
 def _evaluations(report: PruningReport, metric: str) -> list[dict[str, Any]]:
-    scale, unit = (100, " %") if is_rate(metric) else (1, "")
+    percent = drawn_in_percent(report, metric)
+    scale, unit = (100, " %") if percent else (1, "")
     every = [(row["update"], scale * row[metric]) for row in report.evaluations if metric in row]
     ends = [(c.update, scale * c.metrics[metric]) for c in report.cycles if metric in c.metrics]
     told, curves = f"%{{y:.4g}}{unit}<extra></extra>", []
@@ -61,7 +62,7 @@ def _evaluations(report: PruningReport, metric: str) -> list[dict[str, Any]]:
         curves.append(_curve(every, "every evaluation", mode="lines", line=line, hovertemplate=f"evaluated {told}"))
     if ends:
         look = {"marker": {"size": 9, "color": _COLOURS["metric"]}, "line": {"color": _COLOURS["metric"], "width": 2}}
-        texts = [f"{value:.2f}" if is_rate(metric) else f"{value:.4g}" for _, value in ends]
+        texts = [f"{value:.2f}" if percent else f"{value:.4g}" for _, value in ends]
         shown = {
             "text": texts,
             "textposition": "bottom center",

@@ -1,5 +1,6 @@
 """What there is of a job in its folder: finished, running, or stopped on the way. The folder may be a stranger's."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -10,6 +11,7 @@ from hf_cyclical.reports import REPORT_NAME, PruningReport, last_update, read_wh
 from hf_cyclical.training import is_running, newest_checkpoint, read_progress
 
 _MAX_REPORT_BYTES = 64 << 20  # far above that of the longest run of the largest model
+_LOOKS = 3  # at files that are deleted while they are read
 _CHECKPOINTS = "checkpoint-*"
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
@@ -55,16 +57,24 @@ class Job:
     def look(self) -> Snapshot:
         """The job as it is now; files are read again only if there are others."""
         with self._lock:
-            stamp = self.stamp()
-            if stamp != self._seen:
+            for _ in range(_LOOKS):
+                stamp = self.stamp()
+                if stamp == self._seen:
+                    return self._snapshot
                 try:
                     self._snapshot, self._seen = self._read(), stamp
                 except FileNotFoundError:
-                    pass  # a checkpoint that was deleted while it was read: the next look finds the next one
+                    continue  # a checkpoint that was deleted while it was read: the next look finds the next one
                 except (PruningError, OSError) as error:
-                    state = RUNNING if is_running(self.folder) else STOPPED
-                    self._snapshot, self._seen = Snapshot(state, problem=printable(str(error))), stamp
+                    self._snapshot, self._seen = self._unread(str(error)), stamp
+                return self._snapshot
+            if self._seen is None:
+                where = f"files in {str(self.folder)!r} were deleted while they were read"
+                self._snapshot = self._unread(f"{where}: try again when nothing deletes there")
             return self._snapshot
+
+    def _unread(self, problem: str) -> Snapshot:
+        return Snapshot(RUNNING if is_running(self.folder) else STOPPED, problem=printable(problem))
 
     def stamp(self) -> tuple[object, ...]:
         """Something that differs whenever the files of the job do."""
@@ -74,12 +84,15 @@ class Job:
 
     def _read(self) -> Snapshot:
         running = is_running(self.folder)
-        checkpoint = newest_checkpoint(self.folder)
         there = (self.folder / REPORT_NAME).is_file()
+        if there and not running:
+            with suppress(PruningError):  # what is wrong with it matters only if there is no newer checkpoint
+                report = _report(self.folder)
+                if report.layers:  # whatever its checkpoints are: a copy may have other times, and damaged ones
+                    return self._told(report)
+        checkpoint = newest_checkpoint(self.folder, links=False)
         if there and (checkpoint is None or _changed(self.folder / REPORT_NAME) >= _changed(checkpoint)):
-            report = _report(self.folder)
-            state = FINISHED if report.layers else STOPPED
-            return Snapshot(state, report, int(last_update(report)), _with_weights(self.folder))
+            return self._told(_report(self.folder))
         state = RUNNING if running else STOPPED
         progress = read_progress(checkpoint) if checkpoint else None
         if progress is None:
@@ -88,6 +101,10 @@ class Job:
             return Snapshot(state, model=model, problem=f"{where}: give the folder of a job, its --output_dir")
         updates, report = progress
         return Snapshot(state, report, updates, _with_weights(checkpoint))
+
+    def _told(self, report: PruningReport) -> Snapshot:
+        state = FINISHED if report.layers else STOPPED
+        return Snapshot(state, report, int(last_update(report)), _with_weights(self.folder))
 
 
 def _report(folder: Path) -> PruningReport:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 MANIFEST_NAME = "manifest.json"
 STAGING_NAME = "_saving"
 _BLOCK = 1 << 20
+_MAX_MANIFEST_BYTES = 1 << 20  # the list of some ten thousand files
 
 
 def seal(folder: Path) -> None:
@@ -103,15 +104,20 @@ def damage(folder: str | Path) -> str | None:
     return None
 
 
-def newest_checkpoint(output_dir: str | Path, before: int | None = None) -> Path | None:
-    """The newest complete checkpoint of a run, if need be the newest `before` an update; None if the run has none.
+def newest_checkpoint(output_dir: str | Path, before: int | None = None, *, links: bool = True) -> Path | None:
+    """The newest complete checkpoint of a run; None if the run has none.
+
+    Args:
+        output_dir: Of the run.
+        before: An update, if it is to be the newest before it.
+        links: Whether it may be a symbolic link to a folder: not if the run is a stranger's.
 
     Raises:
         PruningError: If there are checkpoints, but all of them are damaged.
     """
     damages = []
     for update, folder in _checkpoints(Path(output_dir)):
-        if before is not None and update >= before:
+        if (before is not None and update >= before) or (folder.is_symlink() and not links):
             continue
         problem = damage(folder)
         if problem is None:
@@ -152,18 +158,32 @@ def _misfit(folder: Path) -> str | None:
         return f"{MANIFEST_NAME} is missing"
     except OSError as error:
         return f"{MANIFEST_NAME} cannot be read ({error.strerror})"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return f"{MANIFEST_NAME} is damaged"
     return None
 
 
 def _manifest(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and checksum of each file of a checkpoint."""
-    content = json.loads((folder / MANIFEST_NAME).read_text())
+    if not has_manifest(folder):
+        raise FileNotFoundError(MANIFEST_NAME)
+    with (folder / MANIFEST_NAME).open("rb") as file:
+        text = file.read(_MAX_MANIFEST_BYTES + 1)
+    if len(text) > _MAX_MANIFEST_BYTES:
+        raise ValueError(f"more than {_MAX_MANIFEST_BYTES} bytes")
+    content = json.loads(text)
     files = {str(name): (int(entry["bytes"]), int(entry["crc32"])) for name, entry in content.items()}
     if TRAINER_STATE_NAME not in files:  # every checkpoint has it
         raise ValueError(f"no {TRAINER_STATE_NAME}")
+    if not all(map(_inside, files)):
+        raise ValueError("a file outside of the checkpoint")
     return files
+
+
+def _inside(name: str) -> bool:
+    """Whether the name of a file, on any system, is of one inside the folder that it is relative to."""
+    windows = PureWindowsPath(name)  # takes both kinds of slashes
+    return not (PurePosixPath(name).is_absolute() or windows.anchor or ".." in windows.parts)
 
 
 def _checkpoints(output_dir: Path) -> list[tuple[int, Path]]:

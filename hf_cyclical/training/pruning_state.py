@@ -148,7 +148,7 @@ def read_progress(folder: str | Path) -> tuple[int, PruningReport] | None:
     try:
         state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
         updates, report = int(state["t"]), state["report"]
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise PruningError(f"{name} is damaged: resume from an earlier checkpoint, or restart") from error
     return updates, whole_report(report, name)
 

@@ -23,6 +23,17 @@ def test_every_cycle_has_its_accuracy_in_percent():
     assert found["dense"]["y"] == [75, 75]
 
 
+def test_a_metric_that_is_in_percent_already_is_shown_as_it_is():
+    report = made(cycles=2, evaluations=[])
+    cycles = [replace(c, metrics={"accuracy": 93.2}) for c in report.cycles]
+    figure = run_figure(replace(report, cycles=cycles, dense={"accuracy": 0.5}))
+    found = curves(figure)
+    assert found["end of each cycle"]["y"] == [93.2, 93.2]
+    assert found["end of each cycle"]["text"] == ["93.2", "93.2"]
+    assert found["dense"]["y"] == [0.5, 0.5]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "<b>accuracy</b>"
+
+
 def test_masks_and_rates_hold_until_they_change_and_the_last_until_the_end():
     masks = [[5, 0.5, 0.0], [8, 0.9, 0.25]]
     report = made(cycles=1, masks=masks, schedule=[[0, 0.1], [5, 0.01]])

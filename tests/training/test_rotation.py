@@ -127,6 +127,33 @@ def test_a_manifest_lists_files_with_their_sizes(tmp_path, text):
         newest_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["/etc/hostname", "../x", "a/../../x", "..\\x", "C:\\x", "C:x", "\\x"])
+def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path, name):
+    sealed(tmp_path, 1)
+    files = {"trainer_state.json": {"bytes": 2, "crc32": 2745614147}, name: {"bytes": 0, "crc32": 0}}
+    (tmp_path / "checkpoint-1" / "manifest.json").write_text(json.dumps(files))
+    assert damage(tmp_path / "checkpoint-1") == "manifest.json is damaged"
+
+
+def test_a_manifest_has_a_limit_of_its_size(tmp_path):
+    manifest = sealed(tmp_path, 1) / "checkpoint-1" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.ljust(1 << 20))
+    assert damage(tmp_path / "checkpoint-1") is None
+    manifest.write_text(text.ljust((1 << 20) + 1))
+    assert damage(tmp_path / "checkpoint-1") == "manifest.json is damaged"
+    manifest.write_text(text.replace("2,", "Infinity,"))
+    assert damage(tmp_path / "checkpoint-1") == "manifest.json is damaged"
+
+
+def test_a_checkpoint_that_is_a_link_is_passed_over_if_links_are_not_wanted(tmp_path):
+    sealed(tmp_path / "elsewhere", 2)
+    sealed(tmp_path / "run", 1)
+    (tmp_path / "run" / "checkpoint-2").symlink_to(tmp_path / "elsewhere" / "checkpoint-2", target_is_directory=True)
+    assert newest_checkpoint(tmp_path / "run").name == "checkpoint-2"
+    assert newest_checkpoint(tmp_path / "run", links=False).name == "checkpoint-1"
+
+
 def die_while_rotating(rank, folder):
     def die(path, *args, **kwargs):
         old = [file for file in Path(path).rglob("trainer_state.json") if "checkpoint-5" in str(file)]
