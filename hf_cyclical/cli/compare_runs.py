@@ -151,7 +151,9 @@ def _run(
     """Run a cell, or resume it; False if there was a signal to stop."""
     words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
     timed = comparison.experiment.rivals and comparison.setting.processes == 1
-    clock, dense = UpdateClock(), [_dense_seconds(comparison, model, data)] if timed else []
+    clock, before = UpdateClock(), _dense_seconds(comparison, model, data) if timed else None
+    if timed and before is None:
+        return False
     try:
         run = train(words, work, data, progress, clock)
     except PruningError as error:
@@ -159,20 +161,21 @@ def _run(
     if run is None:
         return False
     run.save(shlex.join(["hf-cyclical", "prune", *words]))
-    cost = {}
-    if timed and clock.mean:
-        dense += [_dense_seconds(comparison, model, data)]
-        cost = {"seconds per update": clock.mean, "dense seconds per update": sum(dense) / len(dense)}
+    cost, stopped = {}, False
+    if before and clock.mean:
+        after = _dense_seconds(comparison, model, data)
+        stopped = after is None
+        cost = {"seconds per update": clock.mean, "dense seconds per update": (before + (after or before)) / 2}
     _on_main(lambda: comparison.store(cell, work, keep_model=keep_model, more=cost))
-    return not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
+    return not stopped and not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
 
 
-def _dense_seconds(comparison: Comparison, model: str, data: ImageData) -> float:
-    """The time of an update of dense training, over a few."""
+def _dense_seconds(comparison: Comparison, model: str, data: ImageData) -> float | None:
+    """The time of an update of dense training, over a few; None if that was interrupted."""
     clock = UpdateClock()
     with TemporaryDirectory() as folder:
-        train(words_of(comparison.timing_settings(model, DENSE_UPDATES)), Path(folder), data, clock)
-    return clock.mean
+        run = train(words_of(comparison.timing_settings(model, DENSE_UPDATES)), Path(folder), data, clock)
+    return clock.mean if run else None
 
 
 def train(words: list[str], work: Path, data: ImageData, *callbacks: TrainerCallback) -> Run | None:

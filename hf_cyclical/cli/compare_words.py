@@ -17,7 +17,10 @@ def check_runs(comparison: Comparison, results: Results, source: Path) -> None:
     """Refuse reports that are of other runs than their rows say, or of rows that had other settings then."""
     for cell, report in results.items():
         check_report(cell, report, f"{cell} in {source}", "take another copy")
-        made = _arguments(report.about.get("command"))
+        try:
+            made = _arguments(report.about.get("command"))
+        except ValueError as error:  # a quotation that does not end
+            raise PruningError(f"{cell} in {source} has a command that is none: take another copy") from error
         asked = _arguments(shlex.join(words_of(comparison.settings(cell, comparison.setting.model))))
         for name in {**asked, **made} if made else ():
             if asked.get(name) != made.get(name):

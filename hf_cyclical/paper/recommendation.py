@@ -147,7 +147,7 @@ def _left_alone(facts: Facts, method: str, name: str) -> bool:
     told, row = facts.told, METHODS[method]
     beside = {
         "share": ("scope", "pattern"),
-        "exclude": ("include",),
+        "exclude": ("include", "layer_sparsity"),
         "lr_shape": ("lr_drop_at", "lr_drop_factor"),
         "optim_args": ("optim",),
     }

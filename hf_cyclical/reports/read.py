@@ -16,6 +16,7 @@ from .report import REPORT_NAME, LayerReport, PruningReport, load_report
 _ABOUT = {
     **dict.fromkeys(("model", "base_model", "model_revision", "dataset", "command"), str | None),
     "versions": dict[str, str] | None,
+    "mean_density": float | None,
 }
 
 

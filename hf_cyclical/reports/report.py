@@ -154,8 +154,8 @@ class PruningReport:
         It is what hardware that skips zeros would pay for the passes of the model, dense training being 1. Reports that
         are published without all choices of masks have it in `about`.
         """
-        if "mean_density" in self.about:
-            return self.about["mean_density"]
+        if (known := self.about.get("mean_density")) is not None:
+            return known
         points = [[0, self.start_sparsity], *([update + 1, sparsity] for update, sparsity, _ in self.masks)]
         ends = [*(update for update, _ in points[1:]), self.updates]
         kept = sum((1 - sparsity) * (end - start) for (start, sparsity), end in zip(points, ends, strict=True))

@@ -99,6 +99,14 @@ def test_a_run_that_is_there_stays(compare, finished):
             "one_shot 0.9 seed 2 in {path} had other settings: method is gradual there, one_shot here",
         ),
         (lambda d: d["cells"][1]["report"]["dense"].update(loss=9.0), "{path} starts from another dense model than"),
+        (
+            lambda d: d["cells"][0]["report"]["about"].update(command="hf-cyclical prune --seed '1"),
+            "one_shot 0.9 seed 2 in {path} has a command that is none: take another copy",
+        ),
+        (
+            lambda d: d["cells"][0]["report"]["about"].update(mean_density="half"),
+            "is not a complete report, see its about mean_density: take another copy",
+        ),
         (lambda d: d.pop("cells"), "is not a file of results"),
     ],
 )

@@ -92,6 +92,24 @@ def test_a_table_of_rivals_measures_what_an_update_costs_and_comes_back_from_its
     assert compare("--show", tmp_path / "out" / "results.json")[1].strip() in out
 
 
+@pytest.mark.parametrize(("call", "kept"), [(2, 0), (4, 1)])  # of the dense model, a timing, the cell, a timing
+def test_an_interrupted_timing_stops_and_keeps_what_is_finished(compare, tmp_path, monkeypatch, call, kept):
+    calls, train = [], compare_runs.train
+
+    def interrupted(*args):
+        calls.append(args)
+        return None if len(calls) == call else train(*args)
+
+    monkeypatch.setattr(compare_runs, "train", interrupted)
+    words = ["--experiment", "digits-rivals", "--updates", "8", "--max_train_samples", "128", "--seeds", "1"]
+    code, _, err = compare(*words, "--methods", "gradual", "--sparsities", "0.9", short=False)
+    assert code == INTERRUPTED, err
+    assert len(calls) == call
+    reports = [load_report(path) for path in (tmp_path / "out" / "reports").glob("*.json")]
+    assert len(reports) == kept
+    assert all(report.about["dense seconds per update"] > 0 for report in reports)  # that of the first timing
+
+
 def test_the_measurement_of_costs_leaves_the_run_as_it_is(compare, tmp_path):
     words = ["--updates", "8", "--max_train_samples", "128", "--seeds", "1", "--methods", "gradual"]
     for name in ("digits-rivals", "digits"):

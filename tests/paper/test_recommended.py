@@ -105,6 +105,7 @@ def test_who_forgoes_a_dense_start_has_no_teacher():
         ({"method": "granet"}, "share"),  # which has one of its own
         ({"method": "acdc"}, "cycles"),
         ({"include": ["layer*"]}, "exclude"),
+        ({"layer_sparsity": ["*.dw=0.5"]}, "exclude"),  # which would exclude what it names
         ({"budget": "30m"}, "pruning_epochs"),
         ({"max_steps": 10}, "pruning_epochs"),
     ],
