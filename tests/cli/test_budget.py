@@ -74,6 +74,19 @@ def test_a_recommended_dense_start_is_a_part_of_what_fits(tmp_path, monkeypatch,
     assert updates in out
 
 
+def test_a_shortened_dense_start_is_resumed_as_it_was(tmp_path, monkeypatch, capsys):
+    words = ["--model_name_or_path", "cifar_resnet8", "--from_scratch", "--dataset_name", "digits", *FEW[2:]]
+    words += ["--per_device_train_batch_size", "60", "--save_steps", "4", "--save_total_limit", "9", "--budget", "1h"]
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.fit_epochs", lambda *_: 6.0)
+    assert prune(*words, "--output_dir", tmp_path / "whole") == 0
+    checkpoint = tmp_path / "whole" / "checkpoint-8"
+    assert prune(*words, "--output_dir", tmp_path / "resumed", "--resume", checkpoint) == 0
+    assert "Budget: 6 epochs, as was chosen for 1h" in capsys.readouterr().out
+    whole, resumed = (load_report(tmp_path / name) for name in ("whole", "resumed"))
+    assert (whole.updates, whole.dense_updates) == (resumed.updates, resumed.dense_updates) == (12, 6)
+    assert whole.masks == resumed.masks
+
+
 def test_a_time_too_short_is_one_line_with_what_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr("hf_cyclical.training.time_estimate.measured", lambda trainer: Cost(update=0.5, evaluation=5.0))
     code, _, err = call(*FEW, "--budget", "30s", "--output_dir", tmp_path / "out")
