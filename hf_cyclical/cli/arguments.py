@@ -109,6 +109,7 @@ class Arguments:
         repo_id: Where to push what it leaves.
         named: Those that the user has given, which nothing else overrides.
         preset: Whether the others are those of a preset; if not, they are recommended once the model is known.
+        most_dense: The part of a run that a recommended dense start may be; None if there is none.
     """
 
     model: ModelArguments
@@ -119,6 +120,7 @@ class Arguments:
     repo_id: str | None
     named: dict[str, Any]
     preset: bool
+    most_dense: float | None = None
 
 
 TYPES = (RunArguments, ModelArguments, DataArguments, PruningConfig, PruningTrainingArguments)

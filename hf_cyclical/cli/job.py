@@ -11,7 +11,14 @@ from hf_cyclical.core import PruningError, leave_group
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.hub import create_repository, push, push_command
 from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, show
-from hf_cyclical.training import CyclicalPruningTrainer, describe_plan, epochs_of, estimate_time, fit_to_budget
+from hf_cyclical.training import (
+    CyclicalPruningTrainer,
+    describe_plan,
+    epochs_of,
+    estimate_time,
+    fit_to_budget,
+    with_dense_part,
+)
 
 from .arguments import Arguments
 from .command_line import INTERRUPTED, fail, stopped_pushing, without_resume
@@ -46,8 +53,9 @@ def _fit(run: Run, budget: str) -> str:
     """Set the epochs of a run to what there is time for, or to what there was when it started; tells which."""
     checkpoint = run.args.training.resume_from_checkpoint
     if checkpoint is None or (epochs := epochs_of(checkpoint)) is None:
-        return fit_to_budget(run.trainer, budget)
+        return fit_to_budget(run.trainer, budget, run.args.most_dense)
     run.args.training.num_train_epochs = epochs
+    run.trainer.pruning = with_dense_part(run.trainer.pruning, epochs, run.args.most_dense)
     return f"Budget: {epochs:g} epochs, as was chosen for {budget} when the run started."
 
 

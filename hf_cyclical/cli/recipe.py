@@ -13,7 +13,7 @@ from hf_cyclical.core import prunable_parameters
 from hf_cyclical.data import ImageData
 from hf_cyclical.methods import METHODS
 from hf_cyclical.models import ImageModel
-from hf_cyclical.paper import Facts, Recommended, new_head, recommended
+from hf_cyclical.paper import Facts, Recommended, most_dense, new_head, recommended
 from hf_cyclical.reports import classifier
 from hf_cyclical.training import batch_norms
 
@@ -38,6 +38,7 @@ def set_recommended(args: Arguments, loaded: ImageModel, data: ImageData) -> lis
     else:
         found = {}
     _apply(args, found)
+    args.most_dense = most_dense(facts) if "dense_epochs" in found else None
     told = [f"  {name} {_shown(value)}: {why}" for name, (value, why) in found.items() if why]
     return ["Chosen here, as no argument says otherwise:", *told] if told else []
 

@@ -88,19 +88,24 @@ def new_head(facts: Facts) -> Recommended:
     """
     few = min(HEAD_EPOCHS, HEAD_IMAGES / max(facts.images or HEAD_IMAGES, 1))
     why = "the head is new: all weights are trained densely first, and none is pruned from random values"
-    return _dense(facts, few, MOST_DENSE, why)
+    return _dense(facts, few, why)
+
+
+def most_dense(facts: Facts) -> float:
+    """The part of a short run that a recommended dense start may be."""
+    return MOST_DENSE if facts.untrained == "head" else SCRATCH_PART
 
 
 def _from_scratch(facts: Facts) -> Recommended:
     if facts.untrained is None:
         return {}
     why = "the weights are random: they are trained densely first, and then pruned"
-    return _dense(facts, SCRATCH_PART * EPOCHS / (1 - SCRATCH_PART), SCRATCH_PART, why)
+    return _dense(facts, SCRATCH_PART * EPOCHS / (1 - SCRATCH_PART), why)
 
 
-def _dense(facts: Facts, epochs: float, most: float, why: str) -> Recommended:
-    """So many dense epochs, or the part `most` of a run that was told to be shorter."""
-    told = facts.told
+def _dense(facts: Facts, epochs: float, why: str) -> Recommended:
+    """So many dense epochs, or the part `most_dense` of a run that was told to be shorter."""
+    told, most = facts.told, most_dense(facts)
     if {"dense_epochs", "dense_updates"} & set(told):
         return {}
     if (steps := told.get("max_steps", -1)) > 0:

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     pruning_state="epochs_of read_progress",
     recalibration="batch_norms",
     run="PruningRun",
-    time_estimate="estimate_time fit_to_budget",
+    time_estimate="estimate_time fit_to_budget with_dense_part",
     tested_versions="TESTED newer_than_tested warn_of_newer",
     trainer="CyclicalPruningTrainer",
 )

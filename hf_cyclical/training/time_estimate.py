@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, Subset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import TVPGD, Recipe, prunable_parameters
 from hf_cyclical.core.schedules import never
 
@@ -43,7 +44,7 @@ def estimate_time(trainer: CyclicalPruningTrainer) -> str:
     return f"Estimated time: {_words(work.seconds(cost))} ({words}, {evaluations}, as measured now)"
 
 
-def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str) -> str:
+def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str, most_dense: float | None = None) -> str:
     """Give a trainer the number of epochs that there is time for, and tell it in words.
 
     All processes must call this; the main one decides.
@@ -51,6 +52,7 @@ def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str) -> str:
     Args:
         trainer: A trainer that counts in epochs.
         budget: The time, such as 30m, 2h, 90s or 1h30m.
+        most_dense: The part of the run that its dense epochs may be, which are shortened to it; None to leave them.
 
     Raises:
         PruningError: If that is no time, or too short for one cycle.
@@ -61,15 +63,24 @@ def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str) -> str:
 
     def work(epochs: float) -> Work:
         updates = ceil(epochs * per_epoch)
-        return _work(trainer, config.recipe(updates, epochs), updates, per_epoch)
+        return _work(trainer, with_dense_part(config, epochs, most_dense).recipe(updates, epochs), updates, per_epoch)
 
-    dense = config.dense_epochs or config.dense_updates / per_epoch
-    least = dense + cycles * SHORTEST / per_epoch
+    dense, pruned = config.dense_epochs or config.dense_updates / per_epoch, cycles * SHORTEST / per_epoch
+    least = dense + pruned if most_dense is None else min(dense + pruned, pruned / (1 - most_dense))
     epochs = trainer.on_main(lambda: fit_epochs(budget, cost, work, least))
     trainer.args.num_train_epochs = broadcast_object_list([epochs])[0]
+    trainer.pruning = with_dense_part(config, trainer.args.num_train_epochs, most_dense)
+    shorter = trainer.pruning.dense_epochs < config.dense_epochs
+    part = f", {trainer.pruning.dense_epochs:g} of them dense," if shorter else ""
     took = f"an update takes {_words(cost.update)} here"
     took += f" and an evaluation {_words(cost.evaluation)}" if cost.evaluation else ""
-    return f"Budget: {trainer.args.num_train_epochs:g} epochs fit into {budget}, as {took}; a tenth of it is left over."
+    fits = f"Budget: {trainer.args.num_train_epochs:g} epochs{part} fit into {budget}"
+    return f"{fits}, as {took}; a tenth of it is left over."
+
+
+def with_dense_part(config: PruningConfig, epochs: float, most: float | None) -> PruningConfig:
+    """A configuration whose dense epochs are at most this part of a run of so many; None for the same."""
+    return config if most is None else replace(config, dense_epochs=min(config.dense_epochs, most * epochs))
 
 
 def measured(trainer: CyclicalPruningTrainer) -> Cost:

@@ -56,7 +56,7 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         self.run: PruningRun | None = None
         self.about: dict[str, Any] = {}
         self._publisher = Publisher(self)
-        self._planned: tuple[tuple[int, float | None], Recipe] | None = None
+        self._planned: tuple[tuple[int, float | None, PruningConfig], Recipe] | None = None
         super().__init__(*args, **kwargs)
         hub.refuse_settings(self.args)
         if not self.pruning.prunes:
@@ -281,8 +281,9 @@ class CyclicalPruningTrainer(WholeDataTrainer):
 
     def _recipe(self, updates: int) -> Recipe:
         """The recipe of a run of so many updates, made once."""
-        if self._planned is None or self._planned[0] != (updates, self._epochs):
-            self._planned = (updates, self._epochs), self.pruning.recipe(updates, self._epochs, self.args.seed)
+        of = updates, self._epochs, self.pruning
+        if self._planned is None or self._planned[0] != of:
+            self._planned = of, self.pruning.recipe(updates, self._epochs, self.args.seed)
         return self._planned[1]
 
     def _updates(self) -> int:

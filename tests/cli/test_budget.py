@@ -57,6 +57,36 @@ def test_the_plan_has_as_many_epochs_as_there_is_time_for(tmp_path, monkeypatch)
     assert "Estimated time: 9.0 minutes (1,060 updates of 0.5 s, 2 evaluations of 5 s, as measured now)" in out
 
 
+@pytest.mark.parametrize(
+    ("budget", "epochs", "updates"),
+    [
+        ("5m", "27 epochs, 13.5 of them dense, fit", "540 optimizer updates: 270 dense, 270 in"),  # 270 s: half
+        ("30m", "162 epochs fit", "3,240 optimizer updates: 600 dense, 2,640 in"),  # time for all 30 dense epochs
+    ],
+)
+def test_a_recommended_dense_start_is_a_part_of_what_fits(tmp_path, monkeypatch, budget, epochs, updates):
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.measured", lambda trainer: Cost(update=0.5))
+    words = ["--model_name_or_path", "cifar_resnet8", "--from_scratch", "--dataset_name", "digits", *FEW[2:]]
+    words += ["--per_device_train_batch_size", "6", "--plan"]  # 20 updates an epoch
+    code, out, err = call(*words, "--budget", budget, "--output_dir", tmp_path / "out")
+    assert code == 0, err
+    assert f"Budget: {epochs} into {budget}" in out
+    assert updates in out
+
+
+def test_a_shortened_dense_start_is_resumed_as_it_was(tmp_path, monkeypatch, capsys):
+    words = ["--model_name_or_path", "cifar_resnet8", "--from_scratch", "--dataset_name", "digits", *FEW[2:]]
+    words += ["--per_device_train_batch_size", "60", "--save_steps", "4", "--save_total_limit", "9", "--budget", "1h"]
+    monkeypatch.setattr("hf_cyclical.training.time_estimate.fit_epochs", lambda *_: 6.0)
+    assert prune(*words, "--output_dir", tmp_path / "whole") == 0
+    checkpoint = tmp_path / "whole" / "checkpoint-8"
+    assert prune(*words, "--output_dir", tmp_path / "resumed", "--resume", checkpoint) == 0
+    assert "Budget: 6 epochs, as was chosen for 1h" in capsys.readouterr().out
+    whole, resumed = (load_report(tmp_path / name) for name in ("whole", "resumed"))
+    assert (whole.updates, whole.dense_updates) == (resumed.updates, resumed.dense_updates) == (12, 6)
+    assert whole.masks == resumed.masks
+
+
 def test_a_time_too_short_is_one_line_with_what_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr("hf_cyclical.training.time_estimate.measured", lambda trainer: Cost(update=0.5, evaluation=5.0))
     code, _, err = call(*FEW, "--budget", "30s", "--output_dir", tmp_path / "out")
