@@ -46,7 +46,7 @@ def jobs(tmp_path_factory):
     words = ["--model_name_or_path", "cifar_resnet8", *on_digits, "--target_sparsity", 0, "--save_strategy", "no"]
     assert prune(*words, "--max_steps", 30, "--output_dir", folder / "dense") == 0
     words = ["--model_name_or_path", folder / "dense", *on_digits, "--target_sparsity", 0.9, "--cycles", 2]
-    words += ["--delta_t", 2, "--save_strategy", "steps", "--save_steps", 1000, "--learning_rate", 0.05]
+    words += ["--preset", "digits", "--delta_t", 2, "--save_strategy", "steps", "--save_steps", 1000]
     assert prune(*words, "--max_steps", 24, "--output_dir", folder / "pruned") == 0
     return folder
 
