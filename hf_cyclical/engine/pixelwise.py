@@ -18,14 +18,10 @@ COMBINE = (
     "low",
     "high",
 )
-MAXIMUM = ("source", "source_stride", "target", "target_stride", "planes", "vectors", "mask", "offsets")
+_PLANES = ("source", "source_stride", "target", "target_stride", "planes", "vectors")
+MAXIMUM = (*_PLANES, "mask", "offsets")
 MEAN = (
-    "source",
-    "source_stride",
-    "target",
-    "target_stride",
-    "planes",
-    "vectors",
+    *_PLANES,
     "bands",
     "band_bytes",
     "mask",  # of all bands but the last
@@ -33,12 +29,7 @@ MEAN = (
     "factor",
 )
 NORM = (
-    "source",
-    "source_stride",
-    "target",
-    "target_stride",
-    "planes",
-    "vectors",
+    *_PLANES,
     "mask",
     "weight",
     "bias",

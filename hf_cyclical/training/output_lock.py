@@ -43,7 +43,7 @@ class OutputLock:
                 self._lock.acquire(timeout=0)
             except Timeout:
                 self._wait_for_the_dead()
-            except NotImplementedError:
+            except NotImplementedError:  # what filelock raises where a file system has no locks
                 logger.warning("%s has no locks: start no other run in it", self.folder)
                 return self
             holder = {"pid": os.getpid(), "host": socket.gethostname()}

@@ -20,6 +20,10 @@ SHORT = [
 TWO = ["--methods", "one_shot", "cyclical", "--sparsities", "0.9", "--seeds", "1"]
 
 
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture(scope="session")
 def command():
     """`hf-cyclical compare` in this process: exit code, output and errors."""

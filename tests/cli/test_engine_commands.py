@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from support.tiny_models import LABELS, prune, save_family
+from support.tiny_models import LABELS, prune, save_pruned
 
 from hf_cyclical import load
 from hf_cyclical.cli import export, predict, speed
@@ -17,10 +17,7 @@ from hf_cyclical.hub import read_speed
 
 @pytest.fixture
 def folder(tmp_path):
-    model = save_family("ResNet", tmp_path / "model")
-    prune(model, 0.9)
-    model.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return save_pruned("ResNet", tmp_path / "model")
 
 
 def test_speed_prints_a_table_and_writes_json(folder, tmp_path, capsys):

@@ -56,3 +56,7 @@ def assert_same_as_torch(model, pixels, *, width=None, threads=None, native=True
             assert graph.torch_nodes == []
         graphs.append(graph)
     return graphs[0]
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.made_reports import made
-from support.tiny_models import prune, save_family
+from support.tiny_models import save_pruned
 
 from hf_cyclical import PruningError, pack_folder
 from hf_cyclical.show.masks import EMPTY, FLOOR, KEPT, PRUNED, mask_layers, mask_picture, picture_of
@@ -57,10 +57,7 @@ def test_any_shape_can_be_drawn(shape):
 
 @pytest.fixture
 def folder(tmp_path):
-    model = save_family("ResNet", tmp_path / "model")
-    prune(model, 0.9)
-    model.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return save_pruned("ResNet", tmp_path / "model")
 
 
 def test_a_layer_of_a_saved_model_packed_or_not(folder, tmp_path):

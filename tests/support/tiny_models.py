@@ -105,6 +105,14 @@ def prune(model, s=0.5):
     return {name: int((p == 0).sum()) for name, p in params.items()}
 
 
+def save_pruned(family, folder, s=0.9):
+    """Save a model of a family in which a part `s` of the weights is zero, and give the folder."""
+    model = save_family(family, folder)
+    prune(model, s)
+    model.save_pretrained(folder)
+    return folder
+
+
 def zeros(model, names):
     params = dict(model.named_parameters())
     return {name: int((params[name] == 0).sum()) for name in names}
