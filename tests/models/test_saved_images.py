@@ -46,7 +46,7 @@ def test_size_and_normalisation_of_a_timm_model_are_those_of_its_config(folder):
 
 def test_a_config_of_old_timm_has_them_beside_the_other_fields(folder):
     config = json.loads((folder / "config.json").read_text())
-    config |= config.pop("pretrained_cfg")
+    config = config.pop("pretrained_cfg") | config
     (folder / "config.json").write_text(json.dumps(config))
     assert image_side(folder, None, load(folder)) == 12
 
