@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 MARK = "<path>/"  # in place of the folders: no name on the Hub begins so, and none of timm
-_URL = re.compile(r"(?!file:)\b[a-z][\w+.-]+://[^\s'\"]*", re.I)
+_URL = re.compile(r"(?!file:)\b[a-z][\w+.-]+://(?=[^\s/'\"])[^\s'\"]*", re.I)  # of a host: others are paths
 _CREDENTIALS = re.compile(  # of an address, also inside of JSON or of another address, or without its scheme
-    r"(\b[a-z][\w+.-]*:(?:\\?/){2}|(?<![\w:/])//)[^\s/'\"]+@|(%3A%2F%2F)(?:(?!%2F|%40)[^\s&'\"])+%40"
+    r"(\b[a-z][\w+.-]*:(?:\\?/){2}|(?<![\w:/])//)"
+    r"(?:(?:[^\s/\"]|\"(?![,:}\]]))+|[^\s/:@]+:(?!\d+/)[^\s\"]+)@"  # a password may hold quotes and slashes
+    r"|(%3A%2F%2F)(?:(?!%2F|%40)[^\s&'\"])+%40"
     r"|(?<![\w:/@%.+-])()[\w.+-]+:[^\s/:@'\"]+@(?=[\w\[])",
     re.I,
 )
@@ -24,6 +26,9 @@ _SIGNED = re.compile(
 _ROOT = re.compile(r"(?<![\w.~/\\>-])(?:file:|~(?:[/\\]|$|[a-z_])|/+(?=\S)|\\\\|[a-z]:[/\\]|\.\.?[/\\])", re.I)
 _NESTED = re.compile(r"(?:^|(?<=[='\"]))[^='\"/\\]*(?:/[^/\\]*[/\\]|\w\\+\w)")  # deeper than user/name, or of Windows
 _HOMES = re.compile(r"(?:^|/)(?:home|users|documents and settings)/*$", re.I)
+_SECRET = re.compile(
+    r"(?:^|_)(?:api_?key|access_key|secret|secret_key|password|passwd|(?:access|api|auth|hf)_token)$", re.I
+)
 _LABELS = ("id2label", "label2id", "label_descriptions", "label_names")
 TOKEN = re.compile(r"(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{30,}")
 
@@ -80,6 +85,8 @@ def hide_in_settings(value: Any) -> Any:
 
 
 def _hide_in_setting(key: str, value: Any) -> Any:
+    if isinstance(value, str) and _SECRET.search(key):
+        return "..."
     if key in _LABELS:
         return _everywhere(_without_credentials, value)
     return hide_paths(value) if key.endswith("name_or_path") else hide_in_settings(value)

@@ -40,6 +40,8 @@ FORMS = [
     "file:///home/secretuser/resnet",
     "file://secretuser/share/resnet",
     "FILE:///C:/Users/secretuser/resnet",
+    "sqlite:////home/secretuser/resnet",
+    "hdfs:///user/secretuser/resnet",
     "local-dir:/home/secretuser/resnet",
     "'/home/secretuser/res net'",
     '"/home/secretuser/resnet"',

@@ -51,6 +51,9 @@ def built(run, tmp_path):
         ("Authorization: Bearer hunter2hunter2", "Authorization: ..."),
         ("header Bearer hunter2hunter2", "header Bearer ..."),
         ("bob:hunter2@host", "host"),
+        ("https://bob:hunt'hunter2@host/x", "https://host/x"),
+        ('https://bob:hunt"hunter2@host/x', "https://host/x"),
+        ("https://bob:hunt/hunter2@host/x", "https://host/x"),
     ],
 )
 def test_addresses_in_settings(run, tmp_path, address, shown):
@@ -77,6 +80,8 @@ def test_addresses_in_settings(run, tmp_path, address, shown):
         "user@host.org",
         "/m/01yrx?x",
         "https://host/@user/x",
+        "https://host:8080/@user/x",
+        '{"a":"https://host","b":"user@host.org"}',
         "key=value",
     ],
 )
@@ -93,6 +98,15 @@ def test_names_of_settings(run, tmp_path, key):
     edit_json(run / "config.json", lambda config: config.update(settings))
     edit_json(run / "preprocessor_config.json", lambda config: config.update(settings))
     built(run, tmp_path)
+
+
+def test_settings_that_are_called_secrets(run, tmp_path):
+    settings = {"api_key": "hunter2", "wandb_api_key": "hunter2", "deep": [{"password": "hunter2"}]}
+    others = {"image_token": "<image>", "pad_token_id": 3, "key": "value", "tokens": "a b"}
+    edit_json(run / "config.json", lambda config: config.update(settings | others))
+    config = json.loads((built(run, tmp_path) / "config.json").read_text())
+    assert config["api_key"] == config["deep"][0]["password"] == "..."
+    assert config | others == config
 
 
 @pytest.mark.parametrize(
