@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import sys
 import zlib
 from collections.abc import Mapping, Sized
@@ -18,8 +19,11 @@ from hf_cyclical.methods import applies
 if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
 
+logger = logging.getLogger(__name__)
+
 _BEFORE = {"row_floor": 0, "mask_momentum": False}  # how runs went before there were these settings
 _ELSEWHERE = ("data", "num_train_epochs")  # compared below, and as the number of updates
+_LABELS = "checksum of the training labels"
 _LONG = 8  # items of a list above which an error names only one of them
 
 
@@ -57,6 +61,8 @@ def refuse_other_settings(there: Mapping[str, Any], here: Mapping[str, Any]) -> 
                 f"the checkpoint is of another run: {_difference(name, there[name], value)}: "
                 "resume with the settings it was made with"
             )
+    if _LABELS not in here.get("data", {}):
+        logger.warning("the training data tell no labels: whether they are those of the checkpoint was not compared")
     for name, value in here.get("data", {}).items():
         if name in data and data[name] != value:
             raise PruningError(
@@ -72,7 +78,7 @@ def _data_settings(trainer: "CyclicalPruningTrainer") -> dict[str, Any]:
         "training images": _count(train),
         "evaluation images": _count(trainer.eval_dataset),
         "label names": [str(classes[i]) for i in sorted(classes)] if classes else None,
-        "checksum of the training labels": _checksum(train),
+        _LABELS: _checksum(train),
     }
     return trainer.data_settings | {name: value for name, value in known.items() if value is not None}
 
@@ -97,7 +103,9 @@ def _labels(dataset: Any) -> np.ndarray | None:
         labels = _labels(dataset.dataset)
         return None if labels is None else labels[list(dataset.indices)]
     if (datasets := sys.modules.get("datasets")) and isinstance(dataset, datasets.Dataset):
-        columns = [name for name, kind in dataset.features.items() if isinstance(kind, datasets.ClassLabel)]
+        features = dataset.features
+        named = [name for name in ("label", "labels") if name in features]
+        columns = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)] or named
         labels = dataset.with_format("numpy", columns)[columns[0]][:] if columns else None
     else:
         labels = getattr(dataset, "labels", getattr(dataset, "targets", None))  # ours, or those of torchvision

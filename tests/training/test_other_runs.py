@@ -122,9 +122,10 @@ class TestOtherData:
             make_trainer(CYCLICAL, train_dataset=Subset(images, range(96, 192)), **RUN).train(checkpoint)
         make_trainer(CYCLICAL, train_dataset=Subset(images, range(96)), **RUN).train(checkpoint)
 
-    def test_of_the_datasets_library(self, make_trainer, tmp_path):
+    @pytest.mark.parametrize("kind", [datasets.ClassLabel(names=["a", "b", "c"]), datasets.Value("int64")])
+    def test_of_the_datasets_library(self, make_trainer, tmp_path, kind):
         def data(seed):
-            images, features = TinyImages(seed=seed), {"labels": datasets.ClassLabel(names=["a", "b", "c"])}
+            images, features = TinyImages(seed=seed), {"labels": kind}
             features["pixel_values"] = datasets.Array3D((1, 4, 4), "float32")
             columns = {"labels": images.labels.tolist(), "pixel_values": images.pixels.numpy()}
             rows = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
@@ -173,6 +174,13 @@ class TestOtherData:
         data = type("Data", (list,), {"labels": labels if labels != "method" else lambda self: 1})(images)
         trainer = make_trainer(CYCLICAL, train_dataset=data, **RUN)
         assert "checksum of the training labels" not in trainer.settings()["data"]
+
+    def test_data_that_tell_no_labels_are_said_not_to_be_compared(self, make_trainer, tmp_path, caplog):
+        images = [TinyImages()[i] for i in range(96)]
+        make_trainer(CYCLICAL, train_dataset=images, **RUN).train()
+        assert "not compared" not in caplog.text
+        make_trainer(CYCLICAL, train_dataset=images, **RUN).train(str(tmp_path / "run" / "checkpoint-8"))
+        assert "whether they are those of the checkpoint was not compared" in caplog.text
 
 
 def test_a_checkpoint_from_before_the_data_was_compared_still_resumes(made, make_trainer, tmp_path):
