@@ -58,6 +58,8 @@ def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[s
     else:
         yield "pretrained_cfg", source
     dtypes = {str(kind.dtype).removeprefix("torch.") for kind in kinds.values() if kind.dtype.is_floating_point}
+    if len(dtypes) > 1:  # transformers makes all of them one
+        yield "tensors of the dtypes", sorted(dtypes)
     for where, settings in (("", config), (f"{QUANTIZATION_KEY} ", quantization)):
         for key in ("dtype", "torch_dtype") if isinstance(settings, dict) else ():
             if settings.get(key) is not None and settings[key] not in dtypes:

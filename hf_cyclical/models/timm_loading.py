@@ -7,6 +7,7 @@ from typing import Any
 import timm
 from torch import Tensor
 
+from hf_cyclical.core import PruningError
 from hf_cyclical.formats import WEIGHTS, is_packed, iterate_tensors
 
 from .fitting import UNBUILDABLE, Kinds, sketch_within
@@ -24,6 +25,9 @@ def changed_by_timm(folder: Path, config: dict[str, Any], kinds: Kinds, max_byte
         config: Its config, which fits what is stored.
         kinds: Of the tensors that are stored.
         max_bytes: The most that the model may take.
+
+    Raises:
+        PruningError: If timm would make a far larger model.
     """
     source = config.get("pretrained_cfg")
     if not isinstance(source, dict):
@@ -36,6 +40,8 @@ def changed_by_timm(folder: Path, config: dict[str, Any], kinds: Kinds, max_byte
     try:
         with silence():
             made = sketch_within(folder, make, kinds=kinds, max_bytes=max_bytes, exact=False)
+    except PruningError:
+        raise
     except UNBUILDABLE:
         return []
     expected = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}

@@ -12,6 +12,7 @@ from support.forged import bomb, dense_weights, rewrite, stamp_again
 from support.stamped import edit_json, save_stamped
 from transformers import AutoModelForImageClassification
 
+from hf_cyclical import PruningError
 from hf_cyclical.formats import pack_folder
 from hf_cyclical.hub import verify
 
@@ -223,6 +224,16 @@ class TestTensors:
         assert verify(packed_or_not(dense, layout)).ok
 
 
+@pytest.mark.parametrize("dtype", [None, "float16", "float32"])
+def test_layers_of_several_dtypes(models, tmp_path, dtype):
+    """transformers makes them all of one, in which small weights are zeros."""
+    folder = shutil.copytree(models / "ResNet", tmp_path / "model")
+    rewrite(folder, lambda t: t.update({NAMES["ResNet"]: t[NAMES["ResNet"]].half()}))
+    stamp_again(folder)
+    change(folder, dtype=dtype)
+    assert found(folder, "tensors of the dtypes ['float16', 'float32']")
+
+
 class TestPacked:
     def test_a_payload_that_is_not_listed(self, models, tmp_path):
         folder = shutil.copytree(models / "cifar_resnet8-packed", tmp_path / "model")
@@ -277,6 +288,13 @@ class TestTimm:
         edit_json(tmp_path / CONFIG, lambda config: config.get("model_args", {}).pop("img_size", None))
         assert timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pos_embed.shape != stored.shape
         assert found(tmp_path, "tensor 'pos_embed' is changed by timm")
+
+    def test_would_make_a_far_larger_model(self, tmp_path):
+        save_stamped("test_vit", tmp_path)
+        change_source(tmp_path, input_size=[3, 1 << 14, 1 << 14], fixed_input_size=True)
+        edit_json(tmp_path / CONFIG, lambda config: config.get("model_args", {}).pop("img_size", None))
+        with pytest.raises(PruningError, match="do not fit its config, which asks for more than"):
+            verify(tmp_path)
 
     def test_takes_the_file_in_a_folder(self, models):
         model = timm.create_model(f"local-dir:{models / 'cifar_resnet8'}", pretrained=True)
