@@ -38,7 +38,9 @@ def sketch(make: Callable[[], nn.Module], shapes: dict[str, tuple[int, ...]], re
             return make()
     except PruningError:
         raise
-    except Exception:  # whatever a constructor comes up with that looks at values, of which there are none
+    except (RuntimeError, TypeError) as error:
+        if "meta" not in str(error):
+            raise  # not about values, of which there are none
         with _limits(tensors, values, refusal):
             return make()
 

@@ -20,7 +20,7 @@ from hf_cyclical.formats import CLASSIFICATION, CONFIG, Task, read_json, task_of
 
 from .download import download_model
 
-UNBUILDABLE = (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
+UNBUILDABLE = (ArithmeticError, AssertionError, ImportError, KeyError, RuntimeError, TypeError, ValueError)
 _OUTSIDE = ("architecture", "label_descriptions", "label_names", "num_classes")  # of `pretrained_cfg`
 _IN_A_FOLDER, _ON_THE_HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # timm's own words for it
 

@@ -165,9 +165,15 @@ def _known_dtype(name: Any, file: Path) -> torch.dtype | None:
 
 def _refuse_kernels(config: "PreTrainedConfig") -> None:
     """Of a config and of those in it: code of the Hub, which transformers would fetch and run."""
-    for key in ("_attn_implementation", "_experts_implementation"):
-        if "/" in str(getattr(config, key)):
-            raise PruningError(f"the config asks for {key} {str(getattr(config, key))[:80]!r}: remove it, or unpack")
+    from .untrusted_config import IMPLEMENTATIONS
+
+    named = config._attn_implementation
+    named = list(named.values()) if isinstance(named, dict) else [named]
+    asked = [name for name in named if name not in IMPLEMENTATIONS]
+    if "/" in str(config._experts_implementation):
+        asked.append(config._experts_implementation)
+    if asked:
+        raise PruningError(f"the config asks for the implementation {str(asked[0])[:80]!r}: remove it, or unpack")
     for name in config.sub_configs:
         inner = getattr(config, name, None)
         if inner is not None and not isinstance(inner, dict):

@@ -22,7 +22,8 @@ MOST, MOST_IN_ALL, MOST_NUMBERS = 1 << 20, 1 << 17, 1000
 
 _OF_LAYERS = re.compile(r"depth|layers|blocks|stages")  # settings by which a model has so many modules
 MOST_LAYERS = 2000  # far more than any model has
-_IMPLEMENTATIONS = (None, "eager", "sdpa")  # of layers, that are part of transformers
+_LARGEST = {"levit": 512}  # pixels of models whose constructors count pairs of patches one by one: 224 is usual
+IMPLEMENTATIONS = (None, "eager", "sdpa")  # of layers, that are part of transformers
 
 
 def is_of_timm(config: dict[str, Any]) -> bool:
@@ -60,12 +61,17 @@ def refuse_large_numbers(folder: Path | str, settings: dict[str, Any], *, most_l
         most_layers: A bound on layers, for a model that is made without other limits.
     """
     for key, value in settings.items():
+        largest = _LARGEST.get(str(settings.get("model_type")), MOST)
+        if key == "image_size" and max(_numbers(value), default=0) > largest:
+            raise PruningError(
+                f"{CONFIG} in {str(folder)!r} has {key!r} {value!r:.80}, above {largest:,}: save it again"
+            )
         if isinstance(value, dict):
             refuse_large_numbers(folder, value, most_layers=most_layers)
         most = MOST_IN_ALL if isinstance(value, list) else MOST
         if most_layers is not None and _OF_LAYERS.search(str(key)):
             most = most_layers
-        numbers = [abs(number) for number in _flat(value) if isinstance(number, int)]
+        numbers = _numbers(value)
         if sum(numbers) > most or len(numbers) > MOST_NUMBERS:
             raise PruningError(
                 f"{CONFIG} in {str(folder)!r} has {key!r:.80} above {most:,}, more than any model: save it again"
@@ -82,7 +88,7 @@ def refuse_other_backbones(folder: Path | str, config: dict[str, Any]) -> None:
 def _refuse_kernels(folder: Path, config: dict[str, Any]) -> None:
     """A config can name an implementation of its layers, which transformers would fetch from the Hub and run."""
     for key, value in _settings(config):
-        if "_implementation" in key and value not in _IMPLEMENTATIONS:
+        if "_implementation" in key and value not in IMPLEMENTATIONS:
             raise PruningError(f"the config of {str(folder)!r} asks for {key!r:.80} {str(value)[:80]!r}: remove it")
 
 
@@ -103,6 +109,10 @@ def _refuse_other_weights(folder: Path, config: dict[str, Any]) -> None:
         )
     if forbidden := sorted(NOT_MODEL_ARGUMENTS & set(arguments)):
         raise PruningError(f"{CONFIG} in {str(folder)!r} has model_args with {forbidden[0]!r}: take it out")
+
+
+def _numbers(value: Any) -> list[int]:
+    return [abs(number) for number in _flat(value) if isinstance(number, int)]
 
 
 def _flat(value: Any) -> list[Any]:

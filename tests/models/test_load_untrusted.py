@@ -6,6 +6,7 @@ import time
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from support.tiny_models import FAMILIES, assert_same_model, images, save_family, save_timm
 from torch import nn
 
@@ -79,6 +80,19 @@ class TestTransformers:
         SwinForImageClassification(SwinConfig(**fields)).save_pretrained(tmp_path)
         edit(tmp_path, window_size=400, image_size=1600)
         refused(tmp_path, "do not fit its config|more than max_bytes")
+
+    def test_tables_of_a_model_that_cannot_be_made(self, tmp_path):
+        """It is not tried again in memory, where its tables would be far larger than its weights."""
+        save_family("Swin", tmp_path)
+        edit(tmp_path, image_size=1280, window_size=160, hidden_act="nothing")
+        refused(tmp_path, "nothing")
+
+    def test_loops_over_pairs_of_patches(self, tmp_path):
+        from transformers import LevitConfig
+
+        LevitConfig(image_size=4096).save_pretrained(tmp_path)
+        save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+        refused(tmp_path, "has 'image_size' 4096, above 512")
 
     @pytest.mark.parametrize(
         ("changes", "words"),
