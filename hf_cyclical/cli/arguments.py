@@ -58,6 +58,7 @@ class RunArguments:
         "auto resumes from the newest complete checkpoint in output_dir, or starts if there is none; "
         "or the folder of a checkpoint.",
     )
+    overwrite: bool = _field(False, "Replace what another run left in output_dir; without it such a folder is refused.")
     pruning_epochs: float | None = _field(
         None, "Epochs of pruning, all cycles together: sets num_train_epochs to these and the dense ones."
     )

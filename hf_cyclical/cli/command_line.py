@@ -35,10 +35,10 @@ def add_limit(parser: ArgumentParser) -> None:
 
 
 def without_resume(argv: Sequence[str]) -> list[str]:
-    """The command line without what it resumes: what was asked for, however often it was interrupted."""
+    """The command line without what it resumes or replaces: what was asked for, however often it was interrupted."""
     kept: list[str] = []
     skip = False
-    for word in argv:
+    for word in (word for word in argv if word.partition("=")[0] != "--overwrite"):
         name, equals, _ = word.partition("=")
         if name.replace("-", "_") in ("__resume", "__resume_from_checkpoint"):
             skip = not equals

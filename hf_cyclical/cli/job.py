@@ -22,6 +22,7 @@ from hf_cyclical.training import (
 
 from .arguments import Arguments
 from .command_line import INTERRUPTED, fail, stopped_pushing, without_resume
+from .earlier_run import refuse_to_replace
 from .run import Run
 
 
@@ -66,6 +67,9 @@ def _train_alone(run: Run, argv: list[str]) -> int:
 
 def _train(run: Run, argv: list[str]) -> int:
     args, trainer = run.args, run.trainer
+    if not (args.run.overwrite or args.run.resume or args.training.resume_from_checkpoint):
+        command = _command(trainer, without_resume(without_secrets(argv)))
+        trainer.on_main(lambda: refuse_to_replace(args.training.output_dir, command))
     if name := args.repo_id:  # what fails, fails now
         options = {"private": not args.run.hub_public, "packed": args.run.packed}
         args.repo_id = trainer.on_main(lambda: create_repository(name, **options))
