@@ -99,6 +99,21 @@ class TestAverage:
         assert trainer.state.best_global_step < 24
         assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
 
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_the_dense_model_of_a_dense_start_has_its_own_weights(self, make_trainer, stopped):
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                control.should_training_stop |= stopped and state.global_step == 4
+
+        start = {"dense_updates": 6}
+        trainer = make_trainer(AVERAGED | start, max_steps=18, callbacks=[Stop()])
+        plain = make_trainer(CYCLICAL | start, max_steps=18, callbacks=[Stop()])
+        trainer.train()
+        plain.train()
+        assert trainer.report.dense == plain.report.dense
+        assert bool(trainer.report.cycles) != stopped
+        assert same_weights(trainer.model, plain.model) == stopped
+
     def test_without_pruning_is_refused(self):
         with pytest.raises(PruningError, match=r"ema_decay 0.9 has no effect where nothing is pruned"):
             PruningConfig(target_sparsity=0, ema_decay=0.9)
