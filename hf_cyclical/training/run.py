@@ -63,7 +63,7 @@ class PruningRun:
         self.learning_rate, self.recalibration = learning_rate, recalibration
         self.pruner = TVPGD(params, recipe, optimizer=optimizer, replicas=replicas)
         self.tracker = RecoveryTracker(self.pruner.masks, params)
-        self.average = WeightAverage(model, pruning.ema_decay) if pruning.ema_decay else None
+        self.average = WeightAverage(model, pruning.ema_decay, recipe) if pruning.ema_decay else None
         self.report = new_report(pruning, model, self.pruner, learning_rate)
         self.sparsity = self.pruner.sparsity
 
@@ -95,8 +95,8 @@ class PruningRun:
             self.tracker.update(self.pruner.masks)
             self.sparsity = self.pruner.sparsity
             self.report = self.report.with_masks(t, self.sparsity, self.tracker.regrown)
-        if self._used_average is not None:
-            self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
+        if self.average is not None:
+            self.average.update(t)
 
     def refuse_replaced(self) -> None:
         """Raise a PruningError if a weight is no longer the one that the masks are of."""
