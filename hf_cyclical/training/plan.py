@@ -13,7 +13,7 @@ from hf_cyclical.reports import align, classifier
 
 from .distillation import Distillation, describe_distillation
 from .distributed import describe_processes
-from .recalibration import batch_norms
+from .recalibration import batch_norms, recalibration_batches
 from .trainer import CyclicalPruningTrainer
 
 _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
@@ -61,11 +61,11 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
 
 def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     """What the run is helped by, and at which cost."""
-    teaching, batches = Distillation.of(trainer.pruning, recipe), trainer.pruning.recalibrate
+    teaching = Distillation.of(trainer.pruning, recipe)
     lines = _auto_lines(trainer, recipe)
     lines += [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
-    if batches and batch_norms(trainer.model):
-        again = f"statistics of BatchNorm from {_count(batches, 'training batch', 'es')}"
+    if trainer.pruning.recalibrate and batch_norms(trainer.model):
+        again = f"statistics of BatchNorm from {_count(recalibration_batches(trainer), 'training batch', 'es')}"
         lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
     if warmup := trainer.pruning.lr_warmup:
         lines.append(f"  Warm-up: the learning rate rises to its start in the first {warmup:.3g} of each cycle.")
