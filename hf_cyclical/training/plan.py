@@ -168,11 +168,16 @@ def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:
 
 
 def _rates(recipe: Recipe, updates: range, learning_rate: float) -> str:
-    """The learning rates of a phase: each with the update it starts at if they are few, else the first and the last."""
+    """The learning rates of a phase: each with the update it starts at if they are few, else where they lead."""
     changes = [updates.start] + [t for t in updates[1:] if recipe.eta(t) != recipe.eta(t - 1)]
     values = [f"{learning_rate * recipe.eta(t):g}" for t in changes]
     if len(changes) > 3:
-        return f"{values[0]} to {values[-1]}"
+        factors = [recipe.eta(t) for t in changes]
+        highest = max(factors)
+        parts = [f"{learning_rate * factors[0]:.2g}"] if factors[0] < highest else []
+        parts.append(f"{'up to ' if parts else ''}{learning_rate * highest:g}")
+        last = [f"to {learning_rate * factors[-1]:.2g}"] if factors[-1] < highest else []
+        return (", " if len(parts) > 1 else " ").join([*parts, *last])
     return ", ".join([values[0], *(f"{value} from {t:,}" for value, t in zip(values[1:], changes[1:], strict=True))])
 
 

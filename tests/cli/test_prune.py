@@ -85,7 +85,7 @@ def test_plan_prints_only_the_plan(tmp_path):
     assert code == 0
     assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
     assert "cycle 2: 12 to 20 by 4, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10
-    assert "0.05 to 0.000851854" in out  # the cosine's update 11 of 12: 0.05 * (1 + cos(11/12 pi)) / 2
+    assert "0.05 to 0.00085" in out  # the cosine's update 11 of 12: 0.05 * (1 + cos(11/12 pi)) / 2
     assert not (tmp_path / "out" / "config.json").exists()
 
 
