@@ -38,5 +38,5 @@ class Levers:
     )
     tail: Annotated[float | None, number("[0, 1)", "use 0.2, or leave it out")] = says(
         "Part of the pruning that trains with fixed masks at the end: the last cycle is longer by it than its ramp, "
-        "and the others share what is left. If not given, all cycles have the same length."
+        "and the others share what is left. Without it, all cycles have the same length."
     )
