@@ -47,8 +47,8 @@ class PruningConfig(Levers, DenseStart):
         says("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
     )
     cycles: Annotated[int | str | None, whole(1, "use 1 for a single cycle", default=5, auto=True)] = says(
-        "Number of cycles, or of prunings for iterative; 5 if not given (k in the paper). auto: as many as have 2,000 "
-        "updates each, 5 at most."
+        "Number of cycles, or of prunings for iterative; 5 without the recipe (k in the paper). auto: as many as "
+        "have 2,000 updates each, 5 at most."
     )
     init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = says(
         "Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."
@@ -57,8 +57,8 @@ class PruningConfig(Levers, DenseStart):
         "How the sparsity rises within a cycle; cubic is Eq. 1 and the default (s(t) in the paper)."
     )
     delta_t: Annotated[int | str | None, whole(1, "use 100 as the paper does", default=100, auto=True)] = says(
-        "Optimizer updates between two choices of masks; 100 if not given (Delta t in the paper), 16 for dpf, and a "
-        "hundredth of the run for snfs. auto: so that there are 31 choices while the sparsity rises, 100 at most."
+        "Optimizer updates between two choices of masks; 100 without the recipe (Delta t in the paper), 16 for dpf, "
+        "and a hundredth of the run for snfs. auto: so that there are 31 choices while the sparsity rises, 100 at most."
     )
     ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = says(
         "Part of a cycle in which the sparsity rises or masks change; the rest is fine-tuning. 0.8 if not given (16 of "
@@ -78,7 +78,7 @@ class PruningConfig(Levers, DenseStart):
         const=True,
     )
     lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = says(
-        "Learning rate within a cycle; drop is the paper's choice and the default (eta(t) in the paper)."
+        "Learning rate within a cycle; drop, the paper's, without the recipe (eta(t) in the paper)."
     )
     lr_drop_at: Annotated[float | None, number("(0, 1]", "use 0.75 as the paper does", default=0.75, only=_DROP)] = (
         says("Part of a cycle before the learning rate drops; 0.75 if not given (paper: CIFAR 0.75, ImageNet 0.5).")
@@ -87,7 +87,7 @@ class PruningConfig(Levers, DenseStart):
         says("What the drop multiplies the learning rate by; 0.1 if not given.")
     )
     share: Annotated[str | None, one_of(SHARES, default=DEFAULT_SHARE)] = says(
-        f"Which layers lose how much; {DEFAULT_SHARE} if not given. {_rows(SHARES)}.", choices=list(SHARES)
+        f"Which layers lose how much; {DEFAULT_SHARE} without the recipe. {_rows(SHARES)}.", choices=list(SHARES)
     )
     scope: Annotated[str | None, one_of(SCOPES)] = says(
         "The former name of share: local is uniform, global and lamp are as they were.", choices=list(SCOPES)

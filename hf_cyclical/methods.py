@@ -55,6 +55,7 @@ class Method:
         defaults: Of settings whose default is not that of the others.
         keeps_zeros: Whether it keeps the zeros that a model has, and so has no target.
         redistributes: Whether weights move between layers, unless a pattern fixes how many each has.
+        dense_between: Whether weights are dense between two choices of masks, and sparse only after the last.
     """
 
     build: Callable[[Settings, int, LrFactor], Recipe]
@@ -66,6 +67,7 @@ class Method:
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     keeps_zeros: bool = False
     redistributes: bool = False
+    dense_between: bool = False
 
 
 def _rise(get: Settings, lr: LrFactor) -> dict[str, Any]:
@@ -98,6 +100,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             settings=_RISE,
             help="gradual, with dense weights between two choices of masks (appendix)",
             sentence="It was pruned gradually, with dense weights between one choice of masks and the next.",
+            dense_between=True,
         ),
         "cyclical_lr": Method(
             build=lambda get, T, lr: recipes.cyclical_lr(T=T, k=get("cycles"), **_rise(get, lr)),

@@ -84,7 +84,7 @@ class PruningTrainingArguments(TrainingArguments):
     _argument_group_name = "training (transformers.TrainingArguments, with the paper's defaults)"
 
     output_dir: str = _field("pruned", "Folder for the pruned model, its report and checkpoints.")
-    optim: str = _field("sgd", "Optimizer; SGD with momentum as in the paper's CIFAR experiments.")
+    optim: str = _field("sgd", "Optimizer; the paper's for CIFAR is SGD with momentum.")
     optim_args: str | None = _field("momentum=0.9", "Optimizer arguments.")
     learning_rate: float = _field(1e-2, "Learning rate at the start of each cycle (paper: 1e-2 for CIFAR).")
     max_grad_norm: float = _field(0.0, "Gradient clipping; 0 for none, as the paper has none.")

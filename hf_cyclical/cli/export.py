@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (model.onnx)")
     parser.add_argument("--size", type=int, help="side of the images in pixels; the model's own if not given")
     args = parser.parse_args(argv)
+    if args.size is not None and args.size < 1:
+        parser.error("--size must be at least 1")
     output = args.output or Path("model.onnx")
     if output.exists():
         fail(f"{output} exists: choose another --output or remove it")

@@ -23,10 +23,10 @@ _LINES = {
     "streaming": "read the data while training, with no copy on disk; needs max_steps",
     "method": "%(choices)s",
     "target_sparsity": "zeros at the end, a fraction; 0.9 if not given (s_t in the paper)",
-    "cycles": "number of cycles, or auto; 5 if not given (k in the paper)",
+    "cycles": "number of cycles, or auto; 5 without the recipe (k in the paper)",
     "init_sparsity": "at the start of cycles 2 to k; half the target if not given (s_init in the paper)",
-    "delta_t": "updates between two choices of masks, or auto; 100 if not given (Delta t in the paper)",
-    "share": "each layer's share of the zeros: %(choices)s",
+    "delta_t": "updates between two choices of masks, or auto; 100 without the recipe (Delta t in the paper)",
+    "share": "each layer's share of the zeros: %(choices)s; uniform without the recipe",
     "layer_sparsity": 'targets of some layers, such as "layer1.*=0.8" fc=0',
     "pattern": "how the zeros are arranged: 2:4 or another n:m, blocks such as 4x1; anywhere if not given",
     "exclude": "names of layers that stay dense, with * and ?",
@@ -44,6 +44,10 @@ _LINES = {
     "seed": "of weights, order and augmentation",
     "push_to_hub": "push the finished run to the Hub",
     "hub_model_id": "where to, as user/name",
+}
+_RECOMMENDED = {  # arguments that the recommended recipe sets where no preset is named
+    *("method", "share", "cycles", "delta_t", "lr_shape", "optim", "optim_args", "learning_rate", "weight_decay"),
+    *("num_train_epochs", "per_device_train_batch_size"),
 }
 _VALUES = {int: "N", float: "X", str: "TEXT"}
 _WITHOUT = (None, False, "", -1)  # defaults that say nothing
@@ -96,7 +100,9 @@ def _simplify(action: Action, text: str, choices: bool) -> None:
         action.metavar = "NAME"
     default = getattr(action.default, "value", action.default)
     told = default in _WITHOUT or isinstance(default, list | dict) or not default
-    action.help = f"{' '.join(text.split())}" + ("" if told else f" (default: {str(default).replace('%', '%%')})")
+    value = str(default).replace("%", "%%")
+    shown = f"{value} without the recipe" if action.dest in _RECOMMENDED else f"default: {value}"
+    action.help = f"{' '.join(text.split())}" + ("" if told else f" ({shown})")
 
 
 def _is_opposite(action: Action) -> bool:

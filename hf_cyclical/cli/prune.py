@@ -1,5 +1,8 @@
 """Prune an image classifier with any method of the paper "Cyclical Pruning for Sparse Neural Networks".
 
+With a model or data and without --preset, what you leave open is set by a recommended recipe; --plan prints it with
+its reasons.
+
 hf-cyclical prune                          # a small ResNet on handwritten digits, no download
 hf-cyclical prune --plan                   # what it would do
 hf-cyclical prune --preset imagenet-resnet18 --target_sparsity 0.8 --output_dir resnet18-80

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "write the figures into the folder, too: the card of its next push has them"
     parser.add_argument("--record", action="store_true", help=text)
     args = parser.parse_args(argv)
-    if min(*args.batches, args.threads, args.rounds, args.size or 1) < 1:
+    if min(*args.batches, args.threads, args.rounds, 1 if args.size is None else args.size) < 1:
         parser.error("--batches, --threads, --rounds and --size must be at least 1")
     if args.record and not Path(args.source).is_dir():
         parser.error(f"--record writes into the folder of a model, and {args.source!r} is none")

@@ -17,7 +17,8 @@ class Levers:
         const=True,
     )
     ema_decay: Annotated[float | None, number("(0, 1)", "use 0.999, or leave it out", only_pruning=True)] = says(
-        "Evaluate and save a masked moving average of the weights with this decay (0.999), restarted with each cycle."
+        "Evaluate and save a moving average of the weights with this decay (0.999). It restarts at each choice of "
+        "masks and with each cycle, so that it is of weights with the final masks; its decay is lower at first."
     )
     distill: Annotated[float | None, number("[0, 1]", "use 0.5, or leave it out", only_pruning=True)] = says(
         "Weight of what the dense model says of each image, beside the labels with 1 minus it: the model as it is "
@@ -37,5 +38,5 @@ class Levers:
     )
     tail: Annotated[float | None, number("[0, 1)", "use 0.2, or leave it out")] = says(
         "Part of the pruning that trains with fixed masks at the end: the last cycle is longer by it than its ramp, "
-        "and the others share what is left. If not given, all cycles have the same length."
+        "and the others share what is left. Without it, all cycles have the same length."
     )

@@ -131,8 +131,9 @@ def _rate(facts: Facts) -> Recommended:
         return {"optim": (optim, why), "optim_args": (None, ""), "learning_rate": (ADAM_RATE, "the paper's with Adam")}
     own = LARGE_BATCH if facts.side > LARGE else 256
     batch = facts.told.get("per_device_train_batch_size", own) * facts.told.get("gradient_accumulation_steps", 1)
-    rate = round(RATE * batch * facts.processes / 256, 6)
-    why = f"near that of dense training, for {batch * facts.processes} images an update; the paper's 0.01 is a tenth"
+    images = batch * facts.processes
+    rate = round(RATE * images / 256, 6)
+    why = f"near that of dense training, for {images} images an update; the paper has 0.01 for 256 (CIFAR)"
     decay = (1e-4, "that of dense training (He et al.)")
     return {"optim": ("sgd", "for a model with BatchNorm"), "learning_rate": (rate, why), "weight_decay": decay}
 

@@ -11,6 +11,7 @@ from typing import Any
 from hf_cyclical.core import PruningError
 from hf_cyclical.formats import write_text
 
+from .density import dense_between, mean_density
 from .frozen import frozen, tupled
 from .tables import align, is_rate, show
 
@@ -151,15 +152,13 @@ class PruningReport:
     def mean_density(self) -> float:
         """Fraction of the prunable weights that the masks keep, in the mean over all updates: a cost of training.
 
-        It is what hardware that skips zeros would pay for the passes of the model, dense training being 1. Reports that
-        are published without all choices of masks have it in `about`.
+        It is what hardware that skips zeros would pay for the passes of the model, dense training being 1; so updates
+        between which a method has dense weights count as dense. Reports that are published without all choices of masks
+        have it in `about`.
         """
         if (known := self.about.get("mean_density")) is not None:
             return known
-        points = [[0, self.start_sparsity], *([update + 1, sparsity] for update, sparsity, _ in self.masks)]
-        ends = [*(update for update, _ in points[1:]), self.updates]
-        kept = sum((1 - sparsity) * (end - start) for (start, sparsity), end in zip(points, ends, strict=True))
-        return kept / self.updates
+        return mean_density(self.config, self.start_sparsity, self.masks, self.updates)
 
     @property
     def initial(self) -> dict[str, float]:
@@ -246,11 +245,12 @@ class PruningReport:
         """The table, and what the model has become."""
         kept = sum(layer.kept for layer in self.layers)
         chosen = f" (best: update {self.chosen_update:,})" if self.chosen_update else ""
+        density = f"{'Training used' if dense_between(self.config) else 'The masks kept'} {show(self.mean_density)}"
         empty = f"\n{show(self.empty)} of the convolutions' filters have no weight left." if self.empty else ""
         return (
             f"{self.table()}\n\n{self.pruned:,} of {self.pruned + kept:,} prunable weights are zero{chosen}: sparsity "
             f"{self.sparsity:.4f} over the prunable weights, {self.overall_sparsity:.4f} over all {self.parameters:,}."
-            f"\nThe masks kept {show(self.mean_density)} of them in the mean over all updates.{empty}"
+            f"\n{density} of them in the mean over all updates.{empty}"
         )
 
 

@@ -1,32 +1,45 @@
 """The exponential moving average of a model's weights, for those who ask for it."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from hf_cyclical.core import local, part, restored, whole
+from hf_cyclical.core import Recipe, local, part, restored, whole
 
 
 class WeightAverage:
-    """a <- decay * a + (1 - decay) * theta after every update, for weights and statistics, in float32.
+    """a <- d * a + (1 - d) * theta after every update of pruning, for weights and statistics, in float32.
 
-    It mixes weights of several masks, and so is denser than they are: it is masked where it is used, and restarts
-    with each cycle.
+    It restarts from the weights at each choice of masks and with each cycle, so that it is of weights with one set of
+    masks. n updates after that, d is (1 + n) / (10 + n) until this reaches `decay`: else the weights at the restart
+    would outweigh those that were trained since.
+
+    Args:
+        model: The model, without wrappers.
+        decay: The largest d.
+        recipe: When masks are chosen and cycles start.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, recipe: Recipe) -> None:
         self.decay = decay
+        starts = {cycle.start for cycle in recipe.cycles}
+        self._restarts = [t for t in range(recipe.cycles[0].start, recipe.T) if t in starts or recipe.update_at(t)]
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.tensors = {name: t for name, t in tensors.items() if t.is_floating_point()}
         self.values = {name: local(t).float().clone() for name, t in self.tensors.items()}
 
     @torch.no_grad()
-    def update(self, *, restart: bool) -> None:
-        """Take in the model's weights, or restart from them."""
-        for name, t in self.tensors.items():
-            self.values[name].lerp_(local(t).float(), 1.0 if restart else 1 - self.decay)
+    def update(self, t: int) -> None:
+        """Take in the model's weights after update `t`, or restart from them; nothing in a dense start."""
+        if t < self._restarts[0]:
+            return
+        n = t - self._restarts[bisect_right(self._restarts, t) - 1]
+        decay = min(self.decay, (1 + n) / (10 + n)) if n else 0.0
+        for name, tensor in self.tensors.items():
+            self.values[name].lerp_(local(tensor).float(), 1 - decay)
 
     @torch.no_grad()
     def apply_(self, masks: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ from hf_cyclical.reports import align, classifier
 
 from .distillation import Distillation, describe_distillation
 from .distributed import describe_processes
-from .recalibration import batch_norms
+from .recalibration import batch_norms, recalibration_batches
 from .trainer import CyclicalPruningTrainer
 
 _FEW = 5  # choices of masks in a cycle below which a rise is rather a jump
@@ -61,11 +61,11 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
 
 def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     """What the run is helped by, and at which cost."""
-    teaching, batches = Distillation.of(trainer.pruning, recipe), trainer.pruning.recalibrate
+    teaching = Distillation.of(trainer.pruning, recipe)
     lines = _auto_lines(trainer, recipe)
     lines += [f"  {describe_distillation(teaching, trainer.model)}"] if teaching else []
-    if batches and batch_norms(trainer.model):
-        again = f"statistics of BatchNorm from {_count(batches, 'training batch', 'es')}"
+    if trainer.pruning.recalibrate and batch_norms(trainer.model):
+        again = f"statistics of BatchNorm from {_count(recalibration_batches(trainer), 'training batch', 'es')}"
         lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
     if warmup := trainer.pruning.lr_warmup:
         lines.append(f"  Warm-up: the learning rate rises to its start in the first {warmup:.3g} of each cycle.")
@@ -168,11 +168,16 @@ def _cycle_rows(recipe: Recipe, learning_rate: float) -> list[list[str]]:
 
 
 def _rates(recipe: Recipe, updates: range, learning_rate: float) -> str:
-    """The learning rates of a phase: each with the update it starts at if they are few, else the first and the last."""
+    """The learning rates of a phase: each with the update it starts at if they are few, else where they lead."""
     changes = [updates.start] + [t for t in updates[1:] if recipe.eta(t) != recipe.eta(t - 1)]
     values = [f"{learning_rate * recipe.eta(t):g}" for t in changes]
     if len(changes) > 3:
-        return f"{values[0]} to {values[-1]}"
+        factors = [recipe.eta(t) for t in changes]
+        highest = max(factors)
+        parts = [f"{learning_rate * factors[0]:.2g}"] if factors[0] < highest else []
+        parts.append(f"{'up to ' if parts else ''}{learning_rate * highest:g}")
+        last = [f"to {learning_rate * factors[-1]:.2g}"] if factors[-1] < highest else []
+        return (", " if len(parts) > 1 else " ").join([*parts, *last])
     return ", ".join([values[0], *(f"{value} from {t:,}" for value, t in zip(values[1:], changes[1:], strict=True))])
 
 

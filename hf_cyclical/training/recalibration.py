@@ -29,7 +29,7 @@ class Recalibration:
 
     Args:
         trainer: The trainer.
-        batches: How many, of the size that a process trains on; fewer where the data has fewer.
+        batches: How many, of the size that a process trains on.
     """
 
     def __init__(self, trainer: "CyclicalPruningTrainer", batches: int) -> None:
@@ -40,15 +40,12 @@ class Recalibration:
     @classmethod
     def of(cls, trainer: "CyclicalPruningTrainer") -> "Recalibration | None":
         """What a trainer's `recalibrate` asks for; None if nothing, or nothing that its model has."""
-        batches = trainer.pruning.recalibrate
-        if not batches:
+        asked = trainer.pruning.recalibrate
+        if not asked:
             return None
-        if isinstance(trainer.train_dataset, IterableDataset):
-            raise PruningError(
-                f"recalibrate {batches} draws from all training images, and a stream has no length: leave it out"
-            )
+        batches = recalibration_batches(trainer)
         if not batch_norms(trainer.unwrapped()):
-            logger.warning("recalibrate %d has no effect, as the model has no statistics of BatchNorm", batches)
+            logger.warning("recalibrate %d has no effect, as the model has no statistics of BatchNorm", asked)
             return None
         return cls(trainer, batches)
 
@@ -85,13 +82,31 @@ class Recalibration:
 
     def _inputs(self) -> Iterator[dict[str, Any]]:
         trainer, data = self.trainer, self.trainer.train_dataset
-        size = min(trainer._train_batch_size, len(data))
+        size = _batch_size(trainer)
         drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(trainer.args.seed))
-        drawn = drawn[: min(self.batches, len(data) // size) * size].tolist()  # only complete batches
+        drawn = drawn[: self.batches * size].tolist()
         collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="recalibration")
         for batch in DataLoader(data, size, sampler=drawn, collate_fn=collate):
             inputs = trainer._prepare_inputs(batch)
             yield {name: value for name, value in inputs.items() if name not in trainer.label_names}
+
+
+def recalibration_batches(trainer: "CyclicalPruningTrainer") -> int:
+    """The batches that `recalibrate` asks for, or those that the data fills if these are fewer.
+
+    Raises:
+        PruningError: If the data is a stream.
+    """
+    asked, data = trainer.pruning.recalibrate, trainer.train_dataset
+    if isinstance(data, IterableDataset):
+        raise PruningError(
+            f"recalibrate {asked} draws from all training images, and a stream has no length: leave it out"
+        )
+    return min(asked, len(data) // _batch_size(trainer))
+
+
+def _batch_size(trainer: "CyclicalPruningTrainer") -> int:
+    return min(trainer._train_batch_size, len(trainer.train_dataset))
 
 
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:

@@ -63,7 +63,7 @@ class PruningRun:
         self.learning_rate, self.recalibration = learning_rate, recalibration
         self.pruner = TVPGD(params, recipe, optimizer=optimizer, replicas=replicas)
         self.tracker = RecoveryTracker(self.pruner.masks, params)
-        self.average = WeightAverage(model, pruning.ema_decay) if pruning.ema_decay else None
+        self.average = WeightAverage(model, pruning.ema_decay, recipe) if pruning.ema_decay else None
         self.report = new_report(pruning, model, self.pruner, learning_rate)
         self.sparsity = self.pruner.sparsity
 
@@ -71,6 +71,11 @@ class PruningRun:
     def recipe(self) -> Recipe:
         """The recipe."""
         return self.pruner.recipe
+
+    @property
+    def _used_average(self) -> WeightAverage | None:
+        """The average, from the first update of pruning on: until then the model is the dense one, which teaches."""
+        return self.average if self.pruner.t > self.recipe.cycles[0].start else None
 
     def cycle(self, updates: int) -> int:
         """The number of the cycle after so many updates, from 1; 0 in a dense start."""
@@ -91,7 +96,7 @@ class PruningRun:
             self.sparsity = self.pruner.sparsity
             self.report = self.report.with_masks(t, self.sparsity, self.tracker.regrown)
         if self.average is not None:
-            self.average.update(restart=any(t == cycle.start for cycle in self.recipe.cycles))
+            self.average.update(t)
 
     def refuse_replaced(self) -> None:
         """Raise a PruningError if a weight is no longer the one that the masks are of."""
@@ -145,7 +150,7 @@ class PruningRun:
 
         A checkpoint, from which training resumes, is only masked: `averaged` is False.
         """
-        average = self.average if averaged else None
+        average = self._used_average if averaged else None
         statistics = self.recalibration if averaged and self.sparsity else None  # a dense model keeps its own
         weights = average.applied(self.pruner.masks) if average else self.pruner.masked()
         with weights, statistics.applied() if statistics else nullcontext():
@@ -155,9 +160,9 @@ class PruningRun:
         """Leave the model as the result of the run, and the layers in the report."""
         self.refuse_replaced()
         self.pruner.project_()  # gradual_recovery may have been stopped while its weights were dense
-        if self.average is not None:
+        if self._used_average is not None:
             self.average.apply_(self.pruner.masks)
-            self.average = None
+        self.average = None
         if self.recalibration is not None:
             self.recalibration.apply_()
             self.recalibration = None

@@ -158,3 +158,13 @@ def test_the_sentence_for_a_card_has_the_figures_and_the_processor():
         "With `hf_cyclical.compile` this model takes 0.5 ms for a batch of 1 (3 x 32 x 32 pixels, 1 thread, Some CPU): "
         "6.0 times as fast as torch, 4.0 times as fast as ONNX Runtime, which run it dense."
     )
+
+
+@pytest.mark.parametrize("size", ["0", "-5"])
+def test_a_size_that_no_image_has_is_refused(tmp_path, capsys, size):
+    with pytest.raises(SystemExit):
+        export.main([str(tmp_path), "--output", str(tmp_path / "out.onnx"), "--size", size])
+    assert "error: --size must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        speed.main([str(tmp_path), "--size", size])
+    assert "error: --batches, --threads, --rounds and --size must be at least 1" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`hf-cyclical prune` as its users start it: the main job end to end, files, bad input."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_plan_prints_only_the_plan(tmp_path):
     assert code == 0
     assert "24 optimizer updates: 0 dense, 24 in 2 cycles" in out
     assert "cycle 2: 12 to 20 by 4, 22" in out  # local 0, 4, 8 and round(0.8 * 12) = 10
-    assert "0.05 to 0.000851854" in out  # the cosine's update 11 of 12: 0.05 * (1 + cos(11/12 pi)) / 2
+    assert "0.05 to 0.00085" in out  # the cosine's update 11 of 12: 0.05 * (1 + cos(11/12 pi)) / 2
     assert not (tmp_path / "out" / "config.json").exists()
 
 
@@ -242,6 +243,23 @@ def test_help_explains_in_the_papers_words():
     for symbol in ("s_t in the paper", "k in the paper", "s_init in the paper", "Delta t in the paper"):
         assert symbol in text
     assert text.index("--target_sparsity") < text.index("--num_train_epochs")
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+def test_help_tells_which_defaults_a_recommended_recipe_replaces(option, capsys):
+    with pytest.raises(SystemExit):
+        prune(option)
+    told, rest = " ".join(capsys.readouterr().out.split()).split(" -h, --help ", 1)
+    assert "without --preset, what you leave open is set by a recommended recipe; --plan prints it with its" in told
+    of_argument = dict(re.findall(r"--([a-z_]+) (?:[A-Z]+|\{\S+\}|VALUE) (.*?)(?= --[a-z])", rest))
+    values = {"method": "cyclical", "cycles": "5", "delta_t": "100", "share": "uniform", "learning_rate": "0.01"}
+    values |= {"num_train_epochs": "100.0", "optim": "sgd", "per_device_train_batch_size": "256"}
+    values |= {"lr_shape": "drop, the paper's,"} if option == "--help-all" else {}
+    for name, value in values.items():
+        assert f"{value} without the recipe" in of_argument[name], name
+        assert "default" not in of_argument[name]
+        assert f"{value} if not given" not in of_argument[name]
+    assert "(default: pruned)" in of_argument["output_dir"]
 
 
 def test_a_json_file_works_and_an_unknown_key_in_it_is_named(tmp_path):

@@ -70,6 +70,15 @@ def test_the_learning_rate_suits_optimizer_and_batch(told, facts, rate):
 
 
 @pytest.mark.parametrize(
+    ("told", "processes", "images"), [({}, 1, 256), ({"per_device_train_batch_size": 32}, 1, 32), ({}, 4, 1024)]
+)
+def test_the_reason_of_the_learning_rate_holds_for_every_batch(told, processes, images):
+    rate, why = recommended(Facts(told, **CIFAR, processes=processes))["learning_rate"]
+    assert rate == pytest.approx(0.05 * images / 256)
+    assert why == f"near that of dense training, for {images} images an update; the paper has 0.01 for 256 (CIFAR)"
+
+
+@pytest.mark.parametrize(
     ("told", "images", "dense"),
     [
         ({}, 50_000, {"dense_epochs": 3}),

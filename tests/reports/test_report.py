@@ -64,6 +64,15 @@ def test_mean_density_is_over_all_updates(report):
     assert "kept 64.90 % of them in the mean over all updates" in report.summary()
 
 
+def test_mean_density_of_a_long_run_with_dense_weights_between(report):
+    """Of 5,001 choices of masks, every second update, only some are kept; each had a pass of its own."""
+    made = replace(report, config={"method": "gradual_recovery", "delta_t": 2}, updates=12_000, masks=())
+    for update in range(0, 10_001, 2):
+        made = made.with_masks(update, 0.8, 0.0)
+    assert len(made.masks) < 2500
+    assert made.mean_density == pytest.approx((1 + 5000 * (0.2 + 1) + 0.2 * 1999) / 12_000)
+
+
 def test_table_sets_every_cycle_beside_the_dense_model(report):
     lines = report.table().splitlines()
     assert lines[0].split() == ["accuracy", "sparsity", "regrown", "mask", "distance", "recovered"]

@@ -8,23 +8,27 @@ from transformers import TrainerCallback
 
 from hf_cyclical import PruningConfig, PruningError, prunable_parameters
 
-DECAY = 0.75
+DECAY = 0.4
 AVERAGED = CYCLICAL | {"ema_decay": DECAY}
 
 
 class ByHand(TrainerCallback):
-    """a <- 0.75 a + 0.25 theta after each update, from theta itself at the first update of a cycle."""
+    """a <- d a + (1 - d) theta after each update, from theta itself where it restarts.
 
-    def __init__(self, starts):
-        self.starts = starts
+    n updates after a restart d is 0.4, or (1 + n) / (10 + n) where that is less.
+    """
+
+    def __init__(self, restarts):
+        self.restarts = restarts
         self.average, self.evaluated = {}, {}
 
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+        n = min((state.global_step - t for t in self.restarts if t <= state.global_step), default=None)
+        if n is None:
+            return
+        decay = min(DECAY, (1 + n) / (10 + n)) if n else 0.0
         for name, p in model.state_dict().items():
-            if state.global_step in self.starts:
-                self.average[name] = p.clone().double()
-            else:
-                self.average[name] = DECAY * self.average[name] + (1 - DECAY) * p.double()
+            self.average[name] = decay * self.average.get(name, 0.0) + (1 - decay) * p.double()
 
     def on_prediction_step(self, args, state, control, model=None, **kwargs):
         self.evaluated = {name: p.clone() for name, p in model.state_dict().items()}
@@ -41,8 +45,9 @@ def assert_close(a, b):
 
 class TestAverage:
     def test_is_what_is_evaluated_saved_and_left(self, make_trainer, tmp_path):
-        by_hand = ByHand(starts=(0, 6))
-        trainer = make_trainer(AVERAGED, max_steps=12, callbacks=[by_hand])
+        by_hand = ByHand(restarts=(0, 12, 20, 32))  # the choices of masks: cycles of 20 updates, ramps of 12
+        pruning = AVERAGED | {"delta_t": 12, "ramp_fraction": 0.6}
+        trainer = make_trainer(pruning, max_steps=40, callbacks=[by_hand])
         trainer.train()
         wanted = expected(by_hand, trainer.pruner.masks)
         assert_close(by_hand.evaluated, wanted)
@@ -51,7 +56,7 @@ class TestAverage:
         assert_close(load_file(tmp_path / "saved" / "model.safetensors"), wanted)
 
     def test_is_masked_and_not_the_last_weights(self, make_trainer):
-        trainer, plain = make_trainer(AVERAGED, max_steps=12), make_trainer(CYCLICAL, max_steps=12)
+        trainer, plain = make_trainer(AVERAGED, max_steps=40), make_trainer(CYCLICAL, max_steps=40)
         trainer.train()
         plain.train()
         assert not same_weights(trainer.model, plain.model)
@@ -61,22 +66,23 @@ class TestAverage:
         assert trainer.report.layers == plain.report.layers
 
     def test_training_goes_on_from_the_weights_and_not_from_the_average(self, make_trainer, tmp_path):
-        arguments = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4, "shuffle": True}
-        trainer = make_trainer(AVERAGED, eval_strategy="steps", eval_steps=1, **arguments)
-        plain = make_trainer(CYCLICAL, output_dir=str(tmp_path / "plain"), **arguments)
+        arguments = {"max_steps": 40, "save_strategy": "steps", "save_steps": 8, "shuffle": True}
+        averaged, short = AVERAGED | {"ramp_fraction": 0.5}, CYCLICAL | {"ramp_fraction": 0.5}  # last masks at 30
+        trainer = make_trainer(averaged, eval_strategy="steps", eval_steps=1, **arguments)
+        plain = make_trainer(short, output_dir=str(tmp_path / "plain"), **arguments)
         trainer.train()
         plain.train()
-        for step in (4, 8, 12):
+        for step in (8, 16, 40):
             weights = [
                 load_file(tmp_path / run / f"checkpoint-{step}" / "model.safetensors") for run in ("run", "plain")
             ]
             assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
         resumed = make_trainer(
-            AVERAGED, model=TinyNet(seed=5), eval_strategy="steps", eval_steps=1, output_dir=str(tmp_path / "again"),
+            averaged, model=TinyNet(seed=5), eval_strategy="steps", eval_steps=1, output_dir=str(tmp_path / "again"),
             **arguments,
         )  # fmt: skip
-        resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
+        resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-32"))
         assert same_weights(resumed.model, trainer.model)
         assert resumed.report.to_dict() == trainer.report.to_dict()
 
@@ -98,6 +104,36 @@ class TestAverage:
         trainer.train()
         assert trainer.state.best_global_step < 24
         assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("pruning", "last"),
+        [
+            ({"method": "cyclical", "target_sparsity": 0.9, "cycles": 2, "delta_t": 3}, 18),  # the second cycle's 0.8
+            ({"method": "gradual", "target_sparsity": 0.9, "delta_t": 3, "dense_updates": 2}, 16),
+            ({"method": "gradual_recovery", "target_sparsity": 0.9, "delta_t": 3}, 16),
+            ({"method": "cyclical_lr", "target_sparsity": 0.9, "cycles": 2, "delta_t": 3}, 10),  # none in cycle 2
+        ],
+    )
+    def test_is_only_of_weights_with_the_last_masks_and_of_the_last_cycle(self, make_trainer, pruning, last):
+        by_hand = ByHand(restarts=(last,))
+        trainer = make_trainer(pruning | {"ema_decay": DECAY}, max_steps=20, callbacks=[by_hand])
+        trainer.train()
+        assert_close(trainer.model.state_dict(), expected(by_hand, trainer.pruner.masks))
+
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_the_dense_model_of_a_dense_start_has_its_own_weights(self, make_trainer, stopped):
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                control.should_training_stop |= stopped and state.global_step == 4
+
+        start = {"dense_updates": 6}
+        trainer = make_trainer(AVERAGED | start, max_steps=46, callbacks=[Stop()])
+        plain = make_trainer(CYCLICAL | start, max_steps=46, callbacks=[Stop()])
+        trainer.train()
+        plain.train()
+        assert trainer.report.dense == plain.report.dense
+        assert bool(trainer.report.cycles) != stopped
+        assert same_weights(trainer.model, plain.model) == stopped
 
     def test_without_pruning_is_refused(self):
         with pytest.raises(PruningError, match=r"ema_decay 0.9 has no effect where nothing is pruned"):

@@ -104,3 +104,19 @@ def test_warm_up_and_tail_are_told(make_trainer):
     assert "Warm-up: the learning rate rises to its start in the first 0.1 of each cycle." in text
     assert "Tail: the masks stay as they are from update 84 to the end." in text
     assert not {"Warm-up", "Tail"} & set(plan(make_trainer).replace(":", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("pruning", "rates"),
+    [
+        # Four updates of warm-up, then 36 of a cosine from 0.05: its last value is 0.05 * (1 + cos(35/36 pi)) / 2.
+        ({"lr_shape": "cosine", "lr_warmup": 0.1}, "0.01, up to 0.05, to 9.5e-05"),
+        ({"lr_shape": "constant", "lr_warmup": 0.15}, "0.0071, up to 0.05"),  # 0.05 / 7
+        ({"lr_shape": "linear"}, "0.05 to 0.0013"),  # 0.05 / 40 = 0.00125
+    ],
+)
+def test_learning_rates_are_told_with_the_highest(make_trainer, pruning, rates):
+    config = {"target_sparsity": 0.9, "cycles": 1, "delta_t": 5} | pruning
+    text = describe_plan(make_trainer(config, max_steps=40, learning_rate=0.05))
+    row = next(line for line in text.splitlines() if line.strip().startswith("cycle 1  "))
+    assert row.endswith(f"  {rates}")

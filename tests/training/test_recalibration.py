@@ -165,6 +165,14 @@ def test_the_plan_says_so(make_trainer):
     assert "statistics of BatchNorm from 3 training batches for each evaluation and for the result." in text
 
 
+def test_the_plan_says_how_many_batches_there_are(make_trainer):
+    """The 96 images fill two batches of 40."""
+    trainer = make_trainer(CYCLICAL | {"recalibrate": 50}, model=Normed(), max_steps=12, per_device_train_batch_size=40)
+    assert "statistics of BatchNorm from 2 training batches for each" in describe_plan(trainer)
+    trainer.train()
+    assert trainer.model.norm.num_batches_tracked == 2
+
+
 def test_streams_and_numbers_without_a_meaning_are_refused(make_trainer):
     class Stream(IterableDataset):
         def __iter__(self):

@@ -218,3 +218,27 @@ class TestGradualRecovery:
         quiet.train()
         watched.train()
         assert same_weights(quiet.model, watched.model)
+
+
+class Passes(TrainerCallback):
+    """The share of the weights in the passes of each update: all of them, where any that the masks drop is not zero."""
+
+    def __init__(self):
+        self.trainer, self.shares = None, []
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        pruner = self.trainer.pruner
+        dense = any(p[~pruner.masks[name]].any() for name, p in pruner.params.items())
+        self.shares.append(1.0 if dense else 1 - pruner.sparsity)
+
+
+@pytest.mark.parametrize("method", ["gradual", "gradual_recovery"])
+@pytest.mark.parametrize("start", [0, 5])
+def test_the_mean_density_is_that_of_the_passes(make_trainer, method, start):
+    pruning = {"method": method, "target_sparsity": 0.9, "delta_t": 4, "dense_updates": start}
+    watch = Passes()
+    watch.trainer = trainer = make_trainer(pruning, max_steps=40, callbacks=[watch])
+    trainer.train()
+    assert trainer.report.mean_density == pytest.approx(sum(watch.shares) / 40)
+    said = "Training used" if method == "gradual_recovery" else "The masks kept"
+    assert f"\n{said} {100 * trainer.report.mean_density:.2f} % of them in the mean" in trainer.report.summary()

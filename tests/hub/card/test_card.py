@@ -243,8 +243,11 @@ def test_a_model_that_was_sparse_before(report, metadata):
     assert_whole(card)
     assert "ranked together" not in card
     assert "It had these zeros before" in card
-    assert rows(card, "Dense against pruned")[1] == ["before this run", "84.00 %", "90.00 %"]
-    assert rows(card, "Dense against pruned")[3][0] == "recovery (this model / before this run)"
+    assert "Dense against pruned" not in sections(card)
+    assert rows(card, "Before and after this run")[1] == ["before this run", "84.00 %", "90.00 %"]
+    assert rows(card, "Before and after this run")[3][0] == "recovery (this model / before this run)"
+    assert "is the model as this run found it. Training it with its zeros kept took 100 updates, which" in card
+    assert "Pruning it took" not in card
 
 
 def test_another_metric_has_no_recovery(report, metadata):
