@@ -8,6 +8,7 @@ _LINES = {
     "preset": "the paper's settings by name, see hf-cyclical presets",
     "plan": "print the plan of the run and stop",
     "resume": "auto: from the newest complete checkpoint in output_dir, if any; or its folder",
+    "overwrite": "replace what another run left in output_dir",
     "pruning_epochs": "epochs of pruning, all cycles together",
     "budget": "time for training, such as 30m or 2h, which sets its epochs and cycles",
     "hub_public": "push to a public repository, not to a private one",
