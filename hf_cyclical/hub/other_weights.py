@@ -58,12 +58,16 @@ def pointers_elsewhere(config: dict[str, Any], *, packed: bool, kinds: Mapping[s
     else:
         yield "pretrained_cfg", source
     dtypes = {str(kind.dtype).removeprefix("torch.") for kind in kinds.values() if kind.dtype.is_floating_point}
-    if len(dtypes) > 1:  # transformers makes all of them one
-        yield "tensors of the dtypes", sorted(dtypes)
     for where, settings in (("", config), (f"{QUANTIZATION_KEY} ", quantization)):
         for key in ("dtype", "torch_dtype") if isinstance(settings, dict) else ():
             if settings.get(key) is not None and settings[key] not in dtypes:
                 yield f"{where}{key}", settings[key]
+
+
+def several_dtypes(kinds: Mapping[str, Kind]) -> list[str]:
+    """The dtypes of floats if there are several, of which transformers takes one for all; none of a byte is taken."""
+    dtypes = {kind.dtype for kind in kinds.values() if kind.dtype.is_floating_point and kind.dtype.itemsize > 1}
+    return sorted(str(dtype).removeprefix("torch.") for dtype in dtypes) if len(dtypes) > 1 else []
 
 
 def _is_packed(quantization: Any) -> bool:

@@ -31,7 +31,7 @@ from hf_cyclical.models import changed_by_timm, find_all_files, is_of_timm, plan
 from hf_cyclical.reports import align
 
 from .branches import content_hash, has_branch
-from .other_weights import other_weight_files, pointers_elsewhere
+from .other_weights import other_weight_files, pointers_elsewhere, several_dtypes
 from .push_settings import MAIN, PACKED
 from .record import count_weights, is_weight, short_form
 
@@ -195,7 +195,9 @@ class _Comparison:
         self.differences += [
             f"{CONFIG} has {key} {_show(value)}: some loaders then take other weights" for key, value in settings
         ]
-        self.rows.append(("ways to other weights", "0", f"{len(files) + len(settings):,}"))
+        if dtypes := several_dtypes(kinds):
+            self.differences.append(f"{WEIGHTS} has tensors of {' and '.join(dtypes)}: some loaders make them all one")
+        self.rows.append(("ways to other weights", "0", f"{len(files) + len(settings) + bool(dtypes):,}"))
 
     def model(self, file: Path, config: dict[str, Any], kinds: dict[str, Kind], max_bytes: int) -> tuple[str, ...]:
         """Hold what is stored against the model of the config; gives the names that are none of its own."""

@@ -231,7 +231,7 @@ def test_layers_of_several_dtypes(models, tmp_path, dtype):
     rewrite(folder, lambda t: t.update({NAMES["ResNet"]: t[NAMES["ResNet"]].half()}))
     stamp_again(folder)
     change(folder, dtype=dtype)
-    assert found(folder, "tensors of the dtypes ['float16', 'float32']")
+    assert found(folder, "has tensors of float16 and float32: some loaders")
 
 
 class TestPacked:
