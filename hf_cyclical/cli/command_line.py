@@ -38,10 +38,12 @@ def without_resume(argv: Sequence[str]) -> list[str]:
     """The command line without what it resumes or replaces: what was asked for, however often it was interrupted."""
     kept: list[str] = []
     skip = False
-    for word in (word for word in argv if word.partition("=")[0] != "--overwrite"):
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
         name, equals, _ = word.partition("=")
         if name.replace("-", "_") in ("__resume", "__resume_from_checkpoint"):
             skip = not equals
+        elif name == "--overwrite":  # a switch, which may have a value
+            skip = not equals and following.lower() in ("true", "false", "1", "0", "yes", "no")
         elif skip:
             skip = False
         else:

@@ -61,17 +61,14 @@ def refuse_large_numbers(folder: Path | str, settings: dict[str, Any], *, most_l
         most_layers: A bound on layers, for a model that is made without other limits.
     """
     for key, value in settings.items():
-        largest = _LARGEST.get(str(settings.get("model_type")), MOST)
-        if key == "image_size" and max(_numbers(value), default=0) > largest:
-            raise PruningError(
-                f"{CONFIG} in {str(folder)!r} has {key!r} {value!r:.80}, above {largest:,}: save it again"
-            )
         if isinstance(value, dict):
             refuse_large_numbers(folder, value, most_layers=most_layers)
         most = MOST_IN_ALL if isinstance(value, list) else MOST
         if most_layers is not None and _OF_LAYERS.search(str(key)):
             most = most_layers
-        numbers = _numbers(value)
+        if key == "image_size":
+            most = _LARGEST.get(str(settings.get("model_type")), most)
+        numbers = [abs(number) for number in _flat(value) if isinstance(number, int)]
         if sum(numbers) > most or len(numbers) > MOST_NUMBERS:
             raise PruningError(
                 f"{CONFIG} in {str(folder)!r} has {key!r:.80} above {most:,}, more than any model: save it again"
@@ -109,10 +106,6 @@ def _refuse_other_weights(folder: Path, config: dict[str, Any]) -> None:
         )
     if forbidden := sorted(NOT_MODEL_ARGUMENTS & set(arguments)):
         raise PruningError(f"{CONFIG} in {str(folder)!r} has model_args with {forbidden[0]!r}: take it out")
-
-
-def _numbers(value: Any) -> list[int]:
-    return [abs(number) for number in _flat(value) if isinstance(number, int)]
 
 
 def _flat(value: Any) -> list[Any]:

@@ -37,7 +37,7 @@ def test_a_model_of_another_command(capsys, start, kept, tmp_path):
     assert "holds a model that was made by `hf-cyclical prune" in text
     assert text.endswith("name another --output_dir, or add --overwrite to replace it")
     assert kept()
-    assert start("--seed", "7", "--overwrite") == 0
+    assert start("--overwrite", "true", "--seed", "7") == 0
     assert not kept()
     assert "--overwrite" not in load_report(tmp_path / "out").about["command"]
     assert start("--seed", "7") == 0
