@@ -8,6 +8,7 @@ hf-cyclical compare --updates 10000 --augment shift --weight_decay 1e-4 --delta_
 accelerate launch --multi_gpu --num_processes 8 -m hf_cyclical compare --experiment imagenet-resnet50
 hf-cyclical compare --show FOLDER/results.json       # the table of runs that are done
 hf-cyclical compare --add OTHER/results.json --output_dir FOLDER   # the runs of another folder or machine, too
+hf-cyclical compare --experiment digits-schedules --add digits/results.json  # a table's rows that another one has
 
 The same command resumes after an interruption; with more seeds, methods or sparsities it runs what is missing. Started
 several times at once, on several GPUs or machines with one disk, the commands share the runs among them. Every other
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.add:
             from .compare_add import add
 
-            sys.stdout.write(f"{add(options.add, options.output_dir, by_cycle=options.by_cycle)}\n")
+            sys.stdout.write(f"{add(options.add, options.output_dir, options.named, by_cycle=options.by_cycle)}\n")
             return 0
         more = by_argument(words, EXPERIMENTS[options.experiment])
         check_words(words)

@@ -18,9 +18,12 @@ OWN = (
 
 
 def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace, list[str]]:
-    """The arguments of the command itself, with the experiment's where there are none, and all other words."""
+    """The arguments of the command itself, with the experiment's where there are none, and all other words.
+
+    `named` is the experiment if there was one.
+    """
     parser = Parser("compare", description)
-    parser.add_argument("--experiment", default="digits", metavar="NAME", help="what to run (digits); list prints all")
+    parser.add_argument("--experiment", metavar="NAME", help="what to run (digits); list prints all")
     parser.add_argument("--scale", type=float, help="fraction of the paper's epochs of pruning (1)")
     parser.add_argument("--updates", type=int, metavar="N", help="updates of pruning, in place of the paper's epochs")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the experiment's columns or rows (all)")
@@ -39,10 +42,12 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
         type=Path,
         nargs="+",
         metavar="FILE",
-        help=f"take the finished runs of other {RESULTS_NAME} into output_dir, print the table and stop",
+        help=f"take the finished runs of other {RESULTS_NAME} into output_dir, print the table and stop; with "
+        "--experiment also those of other experiments that are set alike",
     )
     parser.add_argument("--show", type=Path, metavar="FILE", help=f"print the table of a {RESULTS_NAME} and stop")
     options, more = parser.parse_known_args([_with_underscores(word) for word in argv])
+    options.named, options.experiment = options.experiment, options.experiment or "digits"
     if options.experiment == "list":
         sys.stdout.write(f"{describe_experiments()}\n")
         sys.exit(0)

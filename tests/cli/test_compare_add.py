@@ -120,6 +120,37 @@ def test_other_settings_are_refused_in_one_line_and_nothing_is_added(compare, fi
     assert snapshot(finished) == before
 
 
+def test_a_run_of_another_experiment_is_taken_where_it_is_the_same(compare, finished, tmp_path):
+    """The digits' cyclical pruning is the row `cubic` of the table of schedules, which says so in other words."""
+    code, out, err = add(compare, tmp_path / "new", finished / "results.json", "--experiment", "digits-schedules")
+    assert code == 0, err
+    assert "| cubic | accuracy |" in out
+    assert "one_shot" not in out
+    assert out.endswith(f"Runs added to {tmp_path / 'new'}: 1\n")
+    made = load_report(finished / "reports" / "cyclical-0.9-seed1.json")
+    taken = load_report(tmp_path / "new" / "reports" / "cubic-0.9-seed1.json")
+    assert (taken.cycles, taken.config) == (made.cycles, made.config)
+    rows = "--experiment", "digits-schedules", "--methods", "cubic", *TWO[3:]
+    code, _, err = compare(*rows, folder=tmp_path / "new")
+    assert code == 0, err
+    assert not (tmp_path / "new" / "cells").exists()
+
+
+def test_only_what_is_set_alike_is_the_same_run(compare, finished, tmp_path):
+    """s_init is 0.45 in the one and 0.5 in the other."""
+    code, _, err = add(compare, tmp_path / "new", finished / "results.json", "--experiment", "digits-init")
+    assert code == 2
+    assert f"{finished / 'results.json'} has no run that is also one of digits-init: leave it out" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_runs_of_another_preset_are_never_the_same(compare, finished, tmp_path):
+    code, _, err = add(compare, tmp_path / "new", finished / "results.json", "--experiment", "cifar10-resnet20")
+    assert code == 2
+    assert "is of digits, whose runs start from another dense model than those of cifar10-resnet20" in err
+    assert err.count("\n") == 1
+
+
 def test_files_that_contradict_each_other_are_refused(compare, finished, other, tmp_path):
     path = changed(other / "results.json", lambda data: data["setting"].update(updates=7))
     code, _, err = add(compare, tmp_path / "new", finished / "results.json", path)
