@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_cyclical.config import PruningConfig, current_settings
 from hf_cyclical.paper import load_results, table
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +33,19 @@ def test_so_are_the_cycles_of_cyclical_pruning(path):
     cyclical = [" ".join(row.split()) for row in rows.splitlines() if row.startswith(("| cyclical |", "| cyclical, "))]
     assert cyclical
     assert all(row in page() for row in cyclical)
+
+
+def density_of(report):
+    """Weights in each pass, summed update by update: the choices of masks themselves are not published."""
+    recipe = PruningConfig(**current_settings(report.config)).recipe(report.updates, report.cycles[-1].epoch)
+    kept, total = 1.0, 0.0
+    for t in range(recipe.T):
+        total += kept if t and recipe.project_at(t - 1) else 1.0
+        kept = 1 - recipe.s(t) if recipe.update_at(t) else kept
+    return total / recipe.T
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_the_published_mean_density_is_that_of_the_schedule(path):
+    for cell, report in load_results(path)[1].items():
+        assert report.mean_density == pytest.approx(density_of(report), abs=2e-3), cell
