@@ -1,5 +1,6 @@
 """The runs of `hf-cyclical compare`, one after the other, and the bar over all of them."""
 
+import dataclasses
 import shlex
 import sys
 from argparse import Namespace
@@ -13,7 +14,7 @@ from accelerate import PartialState
 from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback
 
-from hf_cyclical.core import PruningError, any_process, leave_group
+from hf_cyclical.core import DivergedError, PruningError, any_process, leave_group
 from hf_cyclical.data import ImageData, load_image_data
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.models import check_image_model
@@ -31,6 +32,7 @@ from hf_cyclical.paper import (
     read_folder,
     report_path,
 )
+from hf_cyclical.reports import PruningReport, versions
 
 from .command_line import INTERRUPTED
 from .compare_cost import DENSE_UPDATES, UpdateClock
@@ -122,6 +124,8 @@ def _dense_model(comparison: Comparison, data: ImageData) -> str | None:
                 run = train(words_of(comparison.dense_settings()), work, data, _Progress(bar, "dense model"))
             if run is None:
                 return None
+            if run.diverged:
+                raise PruningError(f"dense model: {run.diverged}")
             run.save(command="")
             _on_main(lambda: drop_checkpoints(work).rename(folder))
     return str(folder)
@@ -150,6 +154,7 @@ def _run(
 ) -> bool:
     """Run a cell, or resume it; False if there was a signal to stop."""
     words, work = words_of(comparison.settings(cell, model)), comparison.folder / "cells" / cell.name
+    command = shlex.join(["hf-cyclical", "prune", *words])
     timed = comparison.experiment.rivals and comparison.setting.processes == 1
     clock, before = UpdateClock(), _dense_seconds(comparison, model, data) if timed else None
     if timed and before is None:
@@ -160,7 +165,10 @@ def _run(
         raise PruningError(f"{cell}: {error}") from error
     if run is None:
         return False
-    run.save(shlex.join(["hf-cyclical", "prune", *words]))
+    if run.diverged:  # the others are run all the same
+        _on_main(lambda: comparison.store_report(cell, _of_diverged(run, command), work))
+        return not any_process(run.stop.asked, run.args.training.device)
+    run.save(command)
     cost, stopped = {}, False
     if before and clock.mean:
         after = _dense_seconds(comparison, model, data)
@@ -168,6 +176,13 @@ def _run(
         cost = {"seconds per update": clock.mean, "dense seconds per update": (before + (after or before)) / 2}
     _on_main(lambda: comparison.store(cell, work, keep_model=keep_model, more=cost))
     return not stopped and not any_process(run.stop.asked, run.args.training.device)  # asked for in its last moments
+
+
+def _of_diverged(run: Run, command: str) -> PruningReport:
+    """The report of a run whose weights became NaN or infinite, which says so."""
+    args = run.args.training
+    known = {"seed": args.seed, "processes": args.world_size, "versions": versions()}
+    return dataclasses.replace(run.trainer.report, about=known | run.about(command) | {"diverged": run.diverged})
 
 
 def _dense_seconds(comparison: Comparison, model: str, data: ImageData) -> float | None:
@@ -183,7 +198,12 @@ def train(words: list[str], work: Path, data: ImageData, *callbacks: TrainerCall
     args = parse_arguments([*words, *_QUIET, "--output_dir", str(work), "--resume", "auto"])
     run = Run.build(args, data, callbacks)
     run.trainer.remove_callback(PrinterCallback)
-    run.trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
+    try:
+        run.trainer.train(resume_from_checkpoint=args.training.resume_from_checkpoint)
+    except DivergedError as error:
+        if run.trainer.report is None:  # of the weights that it starts from
+            raise
+        run.diverged = str(error)
     return None if run.stop.stopped else run
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import SaveStrategy
@@ -38,6 +39,7 @@ class Run:
         loaded: The model with what is known of it.
         stop: Knows whether a signal ended the training.
         notes: Lines for the plan on settings that the user has left open.
+        diverged: What became NaN or infinite in training, where `compare` goes on with other runs.
     """
 
     args: Arguments
@@ -46,6 +48,7 @@ class Run:
     loaded: ImageModel
     stop: StopOnSignalCallback
     notes: list[str]
+    diverged: str = ""
 
     @classmethod
     def build(
@@ -111,16 +114,8 @@ class Run:
         Raises:
             PruningError: If that cannot be written to. If no checkpoint has the model, a temporary folder has it then.
         """
-        folder, trainer = Path(self.args.training.output_dir), self.trainer
-        trainer.about = {
-            "model": self.args.model.model_name_or_path,
-            "base_model": self.loaded.base_model,
-            "model_revision": self.loaded.revision,
-            "dataset": self.args.data.dataset_name,
-            "command": command,
-        }
-        if self.args.data.holdout is not None:
-            trainer.about["holdout"] = self.args.data.holdout
+        folder = Path(self.args.training.output_dir)
+        self.trainer.about = self.about(command)
         try:
             self._save_to(folder)
         except PruningError as error:
@@ -128,6 +123,18 @@ class Run:
                 raise
             raise PruningError(self._save_elsewhere(error)) from error
         return folder
+
+    def about(self, command: str) -> dict[str, Any]:
+        """What the report is to say about the run."""
+        known = {
+            "model": self.args.model.model_name_or_path,
+            "base_model": self.loaded.base_model,
+            "model_revision": self.loaded.revision,
+            "dataset": self.args.data.dataset_name,
+            "command": command,
+        }
+        holdout = self.args.data.holdout
+        return known if holdout is None else known | {"holdout": holdout}
 
     def _save_to(self, folder: Path) -> None:
         if self.trainer.report is None:

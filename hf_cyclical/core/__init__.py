@@ -5,7 +5,7 @@ from .alternation import acdc
 from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
 from .dpf import dpf
-from .errors import PruningError, first_line, printable
+from .errors import DivergedError, PruningError, first_line, printable
 from .granet import granet
 from .layers import prunable_parameters, refuse_transposed
 from .learning_rates import (
@@ -72,6 +72,7 @@ __all__ = [
     "Blocks",
     "Choice",
     "CycleRecovery",
+    "DivergedError",
     "Largest",
     "Layers",
     "LrFactor",

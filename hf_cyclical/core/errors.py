@@ -1,4 +1,4 @@
-"""The one error of this package, and the errors of others in one line."""
+"""The error of this package, and the errors of others in one line."""
 
 import re
 
@@ -7,6 +7,10 @@ _MOST_WORDS = 300  # of an error's text, in characters
 
 class PruningError(ValueError):
     """Something that cannot work as asked: one line with what was wrong, which value, and what to do."""
+
+
+class DivergedError(PruningError):
+    """Weights that became NaN or infinite."""
 
 
 def first_line(error: Exception) -> str:

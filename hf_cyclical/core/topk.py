@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import PruningError
+from .errors import DivergedError
 from .shards import Shards
 
 Masks = dict[str, Tensor]
@@ -261,13 +261,13 @@ def _digit_counts(
 
 
 def refuse_unranked(parts: Mapping[str, Tensor], shards: Shards) -> None:
-    """Raise a PruningError that names the first layer with NaN or infinite weights."""
+    """Raise a DivergedError that names the first layer with NaN or infinite weights."""
     device = next(iter(parts.values())).device
     sizes = shards.totals((w.numel() for w in parts.values()), device)
     finite = shards.totals((int(torch.isfinite(w).count_nonzero()) for w in parts.values()), device)
     for name, n, good in zip(parts, sizes, finite, strict=True):
         if good < n:
-            raise PruningError(
+            raise DivergedError(
                 f"{name} has {n - good} NaN or infinite weights of {n}, which cannot be ranked: "
                 "check the learning rate and the weights that the run started from"
             )

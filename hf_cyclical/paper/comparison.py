@@ -10,7 +10,7 @@ from typing import Any
 from hf_cyclical.config import PruningConfig
 from hf_cyclical.formats import write_text
 from hf_cyclical.methods import applies
-from hf_cyclical.reports import load_report
+from hf_cyclical.reports import PruningReport, load_report
 
 from .choice import save_chosen, wanted
 from .experiments import EXPERIMENTS, Experiment, epochs_of
@@ -97,13 +97,18 @@ class Comparison:
 
         Its model goes, unless it is wanted.
         """
-        path = report_path(self.folder, cell)
         report = load_report(work)
-        write_report(path, dataclasses.replace(report, about={**report.about, **more}))
+        report = dataclasses.replace(report, about={**report.about, **more})
         if keep_model:
+            write_report(report_path(self.folder, cell), report)
             drop_checkpoints(work)
         else:
-            shutil.rmtree(work)
+            self.store_report(cell, report, work)
+
+    def store_report(self, cell: Cell, report: PruningReport, work: Path) -> None:
+        """The same without its model."""
+        write_report(report_path(self.folder, cell), report)
+        shutil.rmtree(work, ignore_errors=True)
 
     def show(self, *, by_cycle: bool = False) -> str:
         """The table of all that is finished in the folder; it is also left there, with a plot and the results."""

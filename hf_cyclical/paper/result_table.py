@@ -31,12 +31,20 @@ def table(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     experiment = EXPERIMENTS[setting.experiment]
     if experiment.rivals and not by_cycle:
         rows = rival_rows(_labels(experiment, results), results)
-        return f"{caption(setting, results)}\n\n{first_lines(results)}\n\n{table_of(rows)}\n\n{table_4()}"
+        shown = f"{table_of(rows)}{_diverged(results)}"
+        return f"{caption(setting, results)}\n\n{first_lines(results)}\n\n{shown}\n\n{table_4()}"
     by_cycle = by_cycle or experiment.by_cycle
     rows = (_cycle_rows if by_cycle else _final_rows)(setting.experiment, results)
     if len(rows[0]) > _WIDEST:
         rows = [list(row) for row in zip(*rows, strict=True)]
-    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}{_choice(results) if experiment.chooses else ''}"
+    below = _diverged(results) + (_choice(results) if experiment.chooses else "")
+    return f"{caption(setting, results, by_cycle)}\n\n{table_of(rows)}{below}"
+
+
+def _diverged(results: Results) -> str:
+    """What stands below a table in which runs are missing."""
+    found = [f"{cell}: {report.about['diverged']}" for cell, report in results.items() if "diverged" in report.about]
+    return "\n\nDiverged, and not counted:\n" + "\n".join(f"- {line}" for line in found) if found else ""
 
 
 def _choice(results: Results) -> str:
@@ -48,7 +56,7 @@ def _choice(results: Results) -> str:
 def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     """What the numbers of a table are."""
     seeds = sorted({cell.seed for cell in results})
-    epochs = sorted({_epochs(report) for report in results.values()})
+    epochs = sorted({_epochs(report) for report in results.values() if "diverged" not in report.about})
     dense = [100 * r.dense["accuracy"] for r in results.values() if "accuracy" in r.dense]
     start = f"; dense {mean(dense):.2f} %" if dense else ""
     spread = f"mean ± standard deviation of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
@@ -57,7 +65,7 @@ def caption(setting: Setting, results: Results, by_cycle: bool = False) -> str:
     more = f", with {' '.join(setting.arguments)}" if setting.arguments else ""
     more += f", on {setting.processes} processes" if setting.processes > 1 else ""
     part = "" if setting.scale == 1 else f" ({setting.scale:g} of the experiment's)"
-    budget = f"{' / '.join(f'{e:g}' for e in epochs)} epochs{part}"
+    budget = f"{' / '.join(f'{e:g}' for e in epochs) or 'no'} epochs{part}"
     if setting.updates is not None:
         budget = f"{setting.updates:,} updates"
     return (

@@ -14,7 +14,7 @@ from hf_cyclical.methods import METHODS
 from .report import REPORT_NAME, LayerReport, PruningReport, load_report
 
 _ABOUT = {
-    **dict.fromkeys(("model", "base_model", "model_revision", "dataset", "command"), str | None),
+    **dict.fromkeys(("model", "base_model", "model_revision", "dataset", "command", "diverged"), str | None),
     "versions": dict[str, str] | None,
     "mean_density": float | None,
 }

@@ -265,7 +265,9 @@ def _layers(rows: Any) -> tuple[LayerReport, ...]:
 
 
 def final_metrics(report: PruningReport) -> dict[str, float]:
-    """The evaluation of the weights that the model has at the end; empty if those were not evaluated."""
+    """The evaluation of the weights that the model has at the end; empty if those were not evaluated, or diverged."""
+    if "diverged" in report.about:
+        return {}
     if report.chosen_update is None and (not report.cycles or _last_choice(report) >= report.cycles[-1].update):
         return {}  # stopped inside a cycle: what the one before measured is of other weights
     update = report.chosen_update or report.cycles[-1].update

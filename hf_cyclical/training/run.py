@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import TVPGD, PruningError, Recipe, RecoveryTracker, any_process, finite, local
+from hf_cyclical.core import TVPGD, DivergedError, PruningError, Recipe, RecoveryTracker, any_process, finite, local
 from hf_cyclical.reports import CycleReport, layer_reports, new_report, row_report
 
 from .ema import WeightAverage
@@ -107,13 +107,13 @@ class PruningRun:
             raise PruningError(f"{lost[0]} was replaced during training, and stays dense: change weights in place")
 
     def refuse_non_finite(self) -> None:
-        """Raise a PruningError if a weight of the model, pruned or not, or a statistic of it is NaN or infinite."""
+        """Raise a DivergedError if a weight of the model, pruned or not, or a statistic of it is NaN or infinite."""
         tensors = dict(self.model.named_parameters())
         device = local(next(iter(tensors.values()))).device
         tensors |= {name: b for name, b in self.model.named_buffers() if name.endswith(_STATISTICS)}
         broken = [name for name, tensor in tensors.items() if not finite(local(tensor))]
         if any_process(bool(broken), device):
-            raise PruningError(
+            raise DivergedError(
                 f"{broken[0] if broken else 'a weight of another process'} is NaN or infinite after update "
                 f"{self.pruner.t:,}: lower the learning rate or clip gradients, and start from a checkpoint before it"
             )

@@ -256,6 +256,29 @@ def test_a_run_that_fails_is_named_and_what_is_finished_stays(compare, finished,
     assert snapshot(finished / "reports") == before
 
 
+def test_a_run_that_diverges_is_told_and_the_others_go_on(compare, finished, monkeypatch):
+    kept, train = snapshot(finished / "reports"), compare_runs.train
+
+    def too_fast(words, work, *rest):
+        fast = "one_shot" in words
+        return train([*words, "--learning_rate", "1e30"] if fast else words, work, *rest)
+
+    monkeypatch.setattr(compare_runs, "train", too_fast)
+    code, out, err = compare(*TWO[:-1], 1, 2)
+    assert code == 0, err
+    [line] = [line for line in out.splitlines() if line.startswith("- one_shot 0.9 seed 2: ")]
+    assert "NaN or infinite" in line
+    assert (finished / "reports" / "cyclical-0.9-seed2.json").exists()
+    assert not (finished / "cells" / "one_shot-0.9-seed2").exists()
+    row = next(line for line in out.splitlines() if line.startswith("| 0.9 "))
+    assert "(1)" in row.split(" | ")[1]  # of two seeds
+    assert "(1)" not in row.split(" | ")[2]
+    assert kept.items() <= snapshot(finished / "reports").items()
+    assert compare("--show", finished / "results.json")[1].strip() in out
+    monkeypatch.setattr(compare_runs, "train", None)  # nothing is run again
+    assert compare(*TWO[:-1], 1, 2)[0] == 0
+
+
 def test_two_processes_share_the_work_of_each_cell(tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "scripts/compare.py"]
     code, out, err = run(launcher, *SHORT, *TWO, "--use_cpu", "--ddp_backend", "gloo", "--output_dir", tmp_path / "out")
