@@ -265,9 +265,7 @@ def _layers(rows: Any) -> tuple[LayerReport, ...]:
 
 
 def final_metrics(report: PruningReport) -> dict[str, float]:
-    """The evaluation of the weights that the model has at the end; empty if those were not evaluated, or diverged."""
-    if "diverged" in report.about:
-        return {}
+    """The evaluation of the weights that the model has at the end; empty if those were not evaluated."""
     if report.chosen_update is None and (not report.cycles or _last_choice(report) >= report.cycles[-1].update):
         return {}  # stopped inside a cycle: what the one before measured is of other weights
     update = report.chosen_update or report.cycles[-1].update
@@ -278,7 +276,7 @@ def final_metrics(report: PruningReport) -> dict[str, float]:
 
 
 def _last_choice(report: PruningReport) -> float:
-    return report.masks[-1][0] if report.masks else -1
+    return math.inf if "diverged" in report.about else report.masks[-1][0] if report.masks else -1
 
 
 def finite(values: dict[str, float]) -> dict[str, float]:
