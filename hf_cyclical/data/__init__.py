@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     arguments="DataArguments",
     image_data="ImageData Split",
-    images="SingleImages StreamedImages TensorImages ready_batch stack_images",
+    images="Epochs SingleImages StreamedImages TensorImages ready_batch stack_images",
     loading="load_image_data",
     transforms="ImageSettings eval_transform",
 )

@@ -3,8 +3,9 @@
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ def stack_images(examples: list[Batch]) -> Batch:
     return {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
 
 
-class _Epochs:
+class Epochs:
     """The epoch, which worker processes see change too."""
 
     def __init__(self) -> None:
@@ -54,8 +55,14 @@ class _Epochs:
         """Say which epoch begins: the augmentation follows from it."""
         self._epoch.fill_(epoch)
 
+    def at_epoch(self, epoch: int) -> Self:
+        """The same images as they are in an epoch, whichever is on."""
+        fixed = copy(self)
+        fixed._epoch = torch.tensor(epoch)
+        return fixed
 
-class TensorImages(_Epochs, Dataset):
+
+class TensorImages(Epochs, Dataset):
     """Images of one size in memory, of which whole batches are shifted, mirrored and transformed at once.
 
     Args:
@@ -95,7 +102,7 @@ class TensorImages(_Epochs, Dataset):
         return _first(self.__getitems__([index]))
 
 
-class SingleImages(_Epochs, Dataset):
+class SingleImages(Epochs, Dataset):
     """Images that are decoded and transformed one by one, and given as whole batches.
 
     Args:
@@ -146,7 +153,7 @@ class StreamSplit:
     limit: int | None = None
 
 
-class StreamedImages(_Epochs, IterableDataset):
+class StreamedImages(Epochs, IterableDataset):
     """A stream of images, decoded and transformed one by one.
 
     With a seed it is endless: pass after pass, each shuffled and augmented in its own way. The Trainer takes a stream

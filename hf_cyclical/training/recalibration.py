@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, IterableDataset
 
 from hf_cyclical.core import PruningError
+from hf_cyclical.data import Epochs
 
 if TYPE_CHECKING:
     from .trainer import CyclicalPruningTrainer
@@ -82,6 +83,7 @@ class Recalibration:
 
     def _inputs(self) -> Iterator[dict[str, Any]]:
         trainer, data = self.trainer, self.trainer.train_dataset
+        data = data.at_epoch(0) if isinstance(data, Epochs) else data  # whose augmentation follows from the epoch
         size = _batch_size(trainer)
         drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(trainer.args.seed))
         drawn = drawn[: self.batches * size].tolist()

@@ -12,7 +12,8 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from hf_cyclical import PruningConfig, PruningError
-from hf_cyclical.training import describe_plan
+from hf_cyclical.data import TensorImages, ready_batch
+from hf_cyclical.training import SetEpochCallback, describe_plan
 
 AGAIN = CYCLICAL | {"recalibrate": 3}
 
@@ -117,7 +118,7 @@ def test_data_of_less_than_that_is_used_once(make_trainer):
 
 
 def test_an_average_of_the_weights_gets_statistics_of_its_own(make_trainer):
-    trainer = make_trainer(AGAIN | {"ema_decay": 0.75}, model=Normed(), max_steps=12)
+    trainer = make_trainer(AGAIN | {"ema_decay": 0.75}, model=Normed(), max_steps=40)
     trainer.train()
     assert_by_hand(statistics(trainer.model.state_dict()), trainer.model)
 
@@ -128,6 +129,31 @@ def test_a_resumed_run_is_the_same(make_trainer, tmp_path):
     first.train()
     again = make_trainer(AGAIN, model=Normed(seed=5), output_dir=str(tmp_path / "again"), **arguments)
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
+    assert same_weights(again.model, first.model)
+
+
+def augmented():
+    """Images that are shifted by the epoch, as those of the commands are."""
+    pixels = (TinyImages().pixels * 40 + 128).clamp(0, 255).to(torch.uint8)
+    return TensorImages(pixels, TinyImages().labels, padding=2)
+
+
+def augmenting(make_trainer, images, **arguments):
+    trainer = make_trainer(
+        AGAIN, model=Normed(), max_steps=36, train_dataset=images, eval_dataset=augmented(),
+        callbacks=[SetEpochCallback(images)], save_strategy="steps", save_steps=12,
+        remove_unused_columns=False, **arguments,
+    )  # fmt: skip
+    trainer.data_collator = ready_batch
+    return trainer
+
+
+def test_the_images_are_those_of_one_epoch_whichever_is_on(make_trainer, tmp_path):
+    """A run that is resumed at its end has no epoch left, and has the same statistics."""
+    first = augmenting(make_trainer, augmented())
+    first.train()
+    again = augmenting(make_trainer, augmented(), output_dir=str(tmp_path / "again"))
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-36"))
     assert same_weights(again.model, first.model)
 
 
