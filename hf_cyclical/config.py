@@ -39,7 +39,6 @@ class PruningConfig(Levers, DenseStart):
     """How a model is pruned. `None` stands for the method's default."""
 
     _argument_group_name = "pruning (PruningConfig)"
-
     method: Annotated[str, one_of(METHODS, optional=False)] = says(
         f"How the model is pruned. {_rows(METHODS)}.", DEFAULT_METHOD, choices=list(METHODS)
     )
@@ -47,8 +46,8 @@ class PruningConfig(Levers, DenseStart):
         says("Fraction of zeros at the end; 0.9 if not given, or what pattern n:m fixes (s_t in the paper).")
     )
     cycles: Annotated[int | str | None, whole(1, "use 1 for a single cycle", default=5, auto=True)] = says(
-        "Number of cycles, or of prunings for iterative; 5 without the recipe (k in the paper). auto: as many as "
-        "have 2,000 updates each, 5 at most."
+        "Number of cycles, or of prunings for iterative; 5 without the recipe (k in the paper), 8 for acdc, 1 for "
+        "freeze. auto: as many as have 2,000 updates each, and no more than that."
     )
     init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = says(
         "Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."
@@ -78,7 +77,7 @@ class PruningConfig(Levers, DenseStart):
         const=True,
     )
     lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = says(
-        "Learning rate within a cycle; drop, the paper's, without the recipe (eta(t) in the paper)."
+        "Learning rate within a cycle (eta(t) in the paper); drop without the recipe. acdc: over the run, cosine."
     )
     lr_drop_at: Annotated[float | None, number("(0, 1]", "use 0.75 as the paper does", default=0.75, only=_DROP)] = (
         says("Part of a cycle before the learning rate drops; 0.75 if not given (paper: CIFAR 0.75, ImageNet 0.5).")
@@ -87,7 +86,7 @@ class PruningConfig(Levers, DenseStart):
         says("What the drop multiplies the learning rate by; 0.1 if not given.")
     )
     share: Annotated[str | None, one_of(SHARES, default=DEFAULT_SHARE)] = says(
-        f"Which layers lose how much; {DEFAULT_SHARE} without the recipe. {_rows(SHARES)}.", choices=list(SHARES)
+        f"Each layer's part of the zeros; {DEFAULT_SHARE}, or global for granet. {_rows(SHARES)}.", choices=list(SHARES)
     )
     scope: Annotated[str | None, one_of(SCOPES)] = says(
         "The former name of share: local is uniform, global and lamp are as they were.", choices=list(SCOPES)
@@ -182,7 +181,8 @@ class PruningConfig(Levers, DenseStart):
         T, chosen = updates - self.updates_before(updates, epochs), {}
         k = self._cycles
         if k == AUTO:
-            k = auto_cycles(T, most=METHODS[self.method].defaults.get("cycles", _SETTINGS["cycles"].default))
+            most = METHODS[self.method].defaults.get("cycles", _SETTINGS["cycles"].default)
+            k = auto_cycles(T, most, METHODS[self.method].fewest_cycles)
             chosen = {"cycles": k} | ({"init_sparsity": None} if k == 1 else {})
         if self.delta_t == AUTO:
             ramp = self.resolved("ramp_fraction") if applies(self.method, "ramp_fraction") else 1.0
@@ -212,6 +212,8 @@ class PruningConfig(Levers, DenseStart):
             recipe = recipe.pruning_by(self._choice(seed), self.resolved("row_floor"), self.arrangement)
         if applies(self.method, "mask_momentum") and self.resolved("mask_momentum"):
             recipe = dataclasses.replace(recipe, moments=core.MASK)
+        if self.ema_decay and recipe.update_at(T - 1):
+            self._refuse("ema_decay", "has no effect, as masks are chosen again after the last update", "leave it out")
         return core.with_dense_start(recipe, dense, lr=self._lr)
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,6 +259,8 @@ class PruningConfig(Levers, DenseStart):
                 self._refuse(name, "has no effect where nothing is pruned", "raise target_sparsity above 0")
         if isinstance(self.arrangement, NofM):
             refuse_beside_groups(self.arrangement, self.resolved, partial(getattr, self))
+        if isinstance(self.cycles, int) and self.cycles < (fewest := METHODS[self.method].fewest_cycles):
+            self._refuse("cycles", f"is too few for method {self.method}", f"use {fewest} or more")
         if self.init_sparsity is not None and self.cycles == 1:
             self._refuse("init_sparsity", "is for cycles 2 to k, and cycles is 1", "leave it out")
         if self.init_sparsity is not None and self.init_sparsity >= (target := self.resolved("target_sparsity")):

@@ -51,6 +51,7 @@ class Method:
         help: What it does, for the command line.
         sentence: What it did, for the card; `{cycles}` stands for their number.
         shortest: Updates that a cycle takes at least.
+        fewest_cycles: How many it has at least.
         with_one_cycle: The method that it is with a single cycle, if that has a name of its own.
         defaults: Of settings whose default is not that of the others.
         keeps_zeros: Whether it keeps the zeros that a model has, and so has no target.
@@ -63,6 +64,7 @@ class Method:
     help: str
     sentence: str
     shortest: int = 2
+    fewest_cycles: int = 1
     with_one_cycle: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     keeps_zeros: bool = False
@@ -149,6 +151,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             help="dense and sparse phases in turn, one learning-rate schedule (AC/DC, Peste et al. 2021)",
             sentence="It was trained densely and sparsely in turn (AC/DC), with {cycles} sparse phases.",
             shortest=3,
+            fewest_cycles=2,
             defaults=MappingProxyType({"cycles": 8, "lr_shape": "cosine"}),
         ),
         "rigl": Method(

@@ -19,6 +19,8 @@ CYCLES = [
     ("cyclical", 1_000_000, 5),
     ("cyclical_lr", 6_000, 3),
     ("iterative", 6_000, 3),
+    ("acdc", 500, 2),  # it needs two
+    ("acdc", 3_999, 2),
     ("acdc", 40_000, 8),
     ("freeze", 40_000, 1),
 ]
@@ -26,7 +28,9 @@ CYCLES = [
 
 @pytest.mark.parametrize(("method", "updates", "cycles"), CYCLES)
 def test_cycles_follow_from_the_number_of_updates(method, updates, cycles):
-    assert PruningConfig(method=method, cycles="auto").fitted(updates).cycles == cycles
+    fitted = PruningConfig(method=method, cycles="auto").fitted(updates)
+    assert fitted.cycles == cycles
+    assert updates == 1 or updates == fitted.recipe(updates).T
 
 
 def test_dense_updates_are_no_part_of_a_cycle():

@@ -7,13 +7,13 @@ CHOICES = 31  # of masks while the sparsity rises: the paper's 16 epochs of 196 
 DELTA_T = 100  # the paper's: masks are chosen no less often
 
 
-def auto_cycles(T: int, most: int) -> int:
-    """The number of cycles of a run of `T` updates: as many as have enough of them, `most` at the most.
+def auto_cycles(T: int, most: int, least: int = 1) -> int:
+    """The number of cycles of a run of `T` updates: as many as have enough of them, `least` to `most`.
 
     >>> [auto_cycles(T, most=5) for T in (500, 3999, 4000, 19_600)]
     [1, 1, 2, 5]
     """
-    return min(max(T // CYCLE, 1), most)
+    return min(max(T // CYCLE, least), most)
 
 
 def auto_delta_t(T: int, k: int, ramp: float, tail: float = 0.0) -> int:

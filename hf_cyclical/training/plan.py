@@ -68,7 +68,9 @@ def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
         again = f"statistics of BatchNorm from {_count(recalibration_batches(trainer), 'training batch', 'es')}"
         lines.append(f"  Recalibration: {again} for each evaluation and for the result.")
     if warmup := trainer.pruning.lr_warmup:
-        lines.append(f"  Warm-up: the learning rate rises to its start in the first {warmup:.3g} of each cycle.")
+        falls = any(recipe.eta(cycle.start) > recipe.eta(cycle.start + 1) for cycle in recipe.cycles[1:])
+        of = "the run" if falls else "each cycle"
+        lines.append(f"  Warm-up: the learning rate rises to its start in the first {warmup:.3g} of {of}.")
     if trainer.pruning.tail:
         last = max(t for t in range(recipe.T) if recipe.update_at(t))
         lines.append(f"  Tail: the masks stay as they are from update {last:,} to the end.")

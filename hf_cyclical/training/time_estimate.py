@@ -10,6 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import IterableDataset, Subset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -18,6 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import TVPGD, Recipe, prunable_parameters
 from hf_cyclical.core.schedules import never
+from hf_cyclical.methods import METHODS
 
 from .budget import SHORTEST, Cost, Work, fit_epochs
 from .distillation import Distillation, DistillingTrainer
@@ -59,7 +61,7 @@ def fit_to_budget(trainer: CyclicalPruningTrainer, budget: str, most_dense: floa
     """
     cost = measured(trainer)
     per_epoch, config = _lengths(trainer)[0], trainer.pruning
-    cycles = config.resolved("cycles") if isinstance(config.cycles, int) else 1
+    cycles = config.resolved("cycles") if isinstance(config.cycles, int) else METHODS[config.method].fewest_cycles
 
     def work(epochs: float) -> Work:
         updates = ceil(epochs * per_epoch)
@@ -159,10 +161,13 @@ def _seconds_of_pruning(trainer: CyclicalPruningTrainer, twin: DistillingTrainer
     recipe = fitting(trainer.plan(), trainer.pruning, twin.optimizer, params)
     # Without what changes the optimizer's own steps: none is made here.
     recipe = replace(recipe, hold_at=never, restart_at=never, straight_through=False, project_at=lambda t: True)
-    chosen = replace(recipe, update_at=lambda t: t == recipe.cycles[-1].stop - 1)
+    last = next(t for t in reversed(range(recipe.T)) if t == 0 or recipe.update_at(t))
+    chosen = replace(recipe, update_at=lambda t: t == last)
     pruner = TVPGD(params, chosen, optimizer=unwrapped(twin.optimizer))
+    for p in params.values():  # by which some methods rank
+        p.grad = torch.rand_like(p)
     times = [time.perf_counter()]
-    for t in (chosen.T - 1, 0):
+    for t in (last, last + 1):
         pruner.step(t)
         times.append(time.perf_counter())
     projection = times[2] - times[1]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.tiny import CYCLICAL, TinyImages, TinyNet
 
+from hf_cyclical.methods import METHODS, applies
 from hf_cyclical.training import estimate_time, time_estimate
 
 
@@ -57,6 +58,17 @@ def test_it_counts_the_evaluations_that_a_run_makes(make_trainer, arguments, den
     (count,) = re.findall(r"(\d+) evaluations of", estimate_time(trainer))
     trainer.train()
     assert int(count) == sum("eval_loss" in entry for entry in trainer.state.log_history)
+
+
+@pytest.mark.parametrize("more", [{}, {"ramp_fraction": 1.0}], ids=["", "ramp 1"])
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if not row.keeps_zeros])
+def test_every_method_has_a_time(make_trainer, method, more):
+    """Also those that rank weights by their gradients, of which none are left after an update."""
+    if not all(applies(method, name) for name in more):
+        pytest.skip("the method has no ramp")
+    often = {"delta_t": 3} if applies(method, "delta_t") else {}
+    pruning = {"method": method, "target_sparsity": 0.8} | often | more
+    assert "Estimated time: " in estimate_time(make_trainer(pruning, max_steps=40))
 
 
 def test_slow_updates_are_not_measured_for_long(make_trainer, monkeypatch):
