@@ -1,5 +1,7 @@
 """Settings that PruningConfig refuses: bad values, contradictions, runs that are too short."""
 
+import dataclasses
+
 import pytest
 
 from hf_cyclical import PruningConfig, PruningError
@@ -188,3 +190,36 @@ def test_dense_epochs_need_a_run_counted_in_epochs():
 def test_masked_momentum_where_nothing_is_pruned_is_refused():
     message = refusal(PruningConfig, target_sparsity=0, mask_momentum=True)
     assert message == "mask_momentum True has no effect where nothing is pruned: raise target_sparsity above 0"
+
+
+@pytest.mark.parametrize("lever", [{"lr_warmup": 0.1}, {"tail": 0.2}])
+def test_so_are_levers_of_the_recipe(lever):
+    assert "has no effect where nothing is pruned" in refusal(PruningConfig, target_sparsity=0, **lever)
+
+
+def test_a_dense_and_a_sparse_phase_alone_are_refused():
+    assert refusal(PruningConfig, method="acdc", cycles=1) == "cycles 1 is too few for method acdc: use 2 or more"
+
+
+@pytest.mark.parametrize("settings", [{"method": "pgd"}, {"ramp_fraction": 1.0, "delta_t": 1}])
+def test_an_average_that_never_begins_is_refused(settings):
+    message = refusal(PruningConfig(ema_decay=0.9, **settings).recipe, 100)
+    assert message == "ema_decay 0.9 has no effect, as masks are chosen again after the last update: leave it out"
+
+
+def test_values_of_a_wrong_kind_are_refused_in_a_line():
+    assert "must be a list of patterns" in refusal(PruningConfig, include=5)
+    assert "is not one of" in refusal(PruningConfig, method=["cyclical"])
+    assert PruningConfig(dense_updates=None).recipe(100).T == 100
+
+
+HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(PruningConfig)}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [(m, name, value) for m, row in ROWS.items() for name, value in row.defaults.items() if value is not None],
+)
+def test_the_help_of_a_setting_names_the_methods_that_have_another_default(method, name, value):
+    assert method in HELP[name]
+    assert str(value) in HELP[name]

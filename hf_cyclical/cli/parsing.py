@@ -54,6 +54,7 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
         _check_training(training)
         _set_epochs(run, pruning, training, named)
         _check_budget(run, pruning, named)
+        _check_rate(pruning, named)
         _set_resume(run, training)
         repo_id = _take_push(run, pruning, training)
     except Exception as error:  # TrainingArguments checks itself, and the packages it needs, with errors of any kind
@@ -225,6 +226,12 @@ def _check_budget(run: RunArguments, pruning: PruningConfig, named: dict[str, An
             raise PruningError(f"budget {run.budget!r} contradicts {name} {named[name]}: give one of them")
     if not pruning.prunes:
         raise PruningError(f"budget {run.budget!r} is for pruning, and target_sparsity is 0: use num_train_epochs")
+
+
+def _check_rate(pruning: PruningConfig, named: dict[str, Any]) -> None:
+    for name in ("lr_shape", "lr_drop_at", "lr_drop_factor"):
+        if name in named and not pruning.prunes:
+            raise PruningError(f"{name} {named[name]!r} has no effect where nothing is pruned: use lr_scheduler_type")
 
 
 def _set_resume(run: RunArguments, training: PruningTrainingArguments) -> None:

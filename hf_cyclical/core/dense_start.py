@@ -24,7 +24,7 @@ class DenseStart:
             PruningError: If nothing is left to prune in, or if the run is not counted in epochs and they are.
         """
         name = "dense_epochs" if self.dense_epochs else "dense_updates"
-        dense = self.dense_updates
+        dense = self.dense_updates or 0
         if self.dense_epochs:
             if epochs is None:
                 refuse(name, self.dense_epochs, "needs a run counted in epochs", "use dense_updates with max_steps")

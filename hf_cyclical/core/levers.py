@@ -33,10 +33,11 @@ class Levers:
         "Re-estimate BatchNorm's statistics from so many training batches before the pruned model is evaluated on the "
         "way, after which those of training come back, and at the end, when they stay. Changes no weight."
     )
-    lr_warmup: Annotated[float | None, number("[0, 1)", "use 0.1, or leave it out")] = says(
-        "Part of each cycle in which the learning rate rises by equal steps to its start; lr_shape takes the rest."
+    lr_warmup: Annotated[float | None, number("[0, 1)", "use 0.1, or leave it out", only_pruning=True)] = says(
+        "Part of each cycle (of the run for acdc) in which the learning rate rises by equal steps to its start; "
+        "lr_shape takes the rest."
     )
-    tail: Annotated[float | None, number("[0, 1)", "use 0.2, or leave it out")] = says(
+    tail: Annotated[float | None, number("[0, 1)", "use 0.2, or leave it out", only_pruning=True)] = says(
         "Part of the pruning that trains with fixed masks at the end: the last cycle is longer by it than its ramp, "
         "and the others share what is left. Without it, all cycles have the same length."
     )

@@ -64,7 +64,7 @@ def one_of(names: Collection[str], **kwargs: Any) -> Setting:
     """One of these names; a mistyped one is refused with the nearest."""
 
     def check(name: str, value: Any) -> None:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             near = difflib.get_close_matches(str(value), names, n=1)
             hint = f"did you mean {near[0]}?" if near else "choose one of them"
             refuse(name, value, f"is not one of {', '.join(names)}", hint)
@@ -86,7 +86,7 @@ def patterns(each: Callable[[str, str], None] = lambda name, pattern: None, **kw
     """A list of patterns; `each` checks one, given the setting's name and the pattern."""
 
     def check(name: str, value: Any) -> None:
-        if isinstance(value, str) or not all(isinstance(v, str) for v in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
             refuse(name, value, "must be a list of patterns", f"write [{value!r}]")
         for pattern in value:
             each(name, pattern)
