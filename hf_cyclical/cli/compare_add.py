@@ -1,7 +1,6 @@
 """`hf-cyclical compare --add`: finished runs of other folders and machines, for one table."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hf_cyclical.paper import (
     Comparison,
     Results,
     Setting,
+    check_dense,
     check_folder,
     claimed,
     load_results,
@@ -25,8 +25,6 @@ from hf_cyclical.paper import (
 
 from .compare_arguments import by_argument
 from .compare_words import check_runs, meaning_of
-
-_EQUAL = 1e-3  # by how much losses of one dense model may differ between processors, relatively
 
 
 def add(paths: Sequence[Path], output_dir: str, experiment: str | None = None, *, by_cycle: bool) -> str:
@@ -61,7 +59,7 @@ def add(paths: Sequence[Path], output_dir: str, experiment: str | None = None, *
         there = read_folder(folder, setting)
         new: Results = {}
         for path, results in taken.items():
-            _check_dense(there | new, results, path)
+            check_dense(there | new, results, str(path))
             new |= {cell: report for cell, report in results.items() if cell not in there | new}
         comparison = _comparison(setting, folder, (*there, *new))
         if PartialState().is_main_process:
@@ -100,16 +98,3 @@ def _rows_of(setting: Setting, folder: Path, other: Setting, results: Results, p
     if not found:
         raise PruningError(f"{path} has no run that is also one of {setting.experiment}: leave it out")
     return found
-
-
-def _check_dense(there: Results, results: Results, path: Path) -> None:
-    """Refuse runs that started from another dense model."""
-    losses: list[tuple[Cell, float]] = [
-        (cell, report.dense["loss"]) for cell, report in [*there.items(), *results.items()] if "loss" in report.dense
-    ]
-    for cell, loss in losses:
-        if not math.isclose(loss, losses[0][1], rel_tol=_EQUAL):
-            raise PruningError(
-                f"{path} starts from another dense model than {losses[0][0]}: the loss of {cell} is {loss:g} there, "
-                f"{losses[0][1]:g} here: copy the dense model's folder before you start runs on another machine"
-            )

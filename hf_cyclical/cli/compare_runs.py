@@ -25,6 +25,7 @@ from hf_cyclical.paper import (
     Cell,
     Comparison,
     Setting,
+    check_dense,
     check_folder,
     claimed,
     drop_checkpoints,
@@ -165,6 +166,8 @@ def _run(
         raise PruningError(f"{cell}: {error}") from error
     if run is None:
         return False
+    there = read_folder(comparison.folder, comparison.setting)
+    check_dense(there, {cell: run.trainer.report}, str(comparison.folder))
     if run.diverged:  # the others are run all the same
         _on_main(lambda: comparison.store_report(cell, _of_diverged(run, command), work))
         return not any_process(run.stop.asked, run.args.training.device)

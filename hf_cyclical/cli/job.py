@@ -10,6 +10,7 @@ import transformers
 from hf_cyclical.core import PruningError, leave_group
 from hf_cyclical.formats import without_secrets
 from hf_cyclical.hub import create_repository, push, push_command
+from hf_cyclical.paper import drop_checkpoints
 from hf_cyclical.reports import FIGURE_NAME, REPORT_NAME, show
 from hf_cyclical.training import (
     CyclicalPruningTrainer,
@@ -70,6 +71,8 @@ def _train(run: Run, argv: list[str]) -> int:
     if not (args.run.overwrite or args.run.resume or args.training.resume_from_checkpoint):
         command = _command(trainer, without_resume(without_secrets(argv)))
         trainer.on_main(lambda: refuse_to_replace(args.training.output_dir, command))
+    if args.run.overwrite and not args.training.resume_from_checkpoint:  # from which the new run would be resumed
+        trainer.on_main(lambda: drop_checkpoints(Path(args.training.output_dir)))
     if name := args.repo_id:  # what fails, fails now
         options = {"private": not args.run.hub_public, "packed": args.run.packed}
         args.repo_id = trainer.on_main(lambda: create_repository(name, **options))

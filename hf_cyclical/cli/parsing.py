@@ -62,6 +62,14 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
     return Arguments(model, data, run, pruning, training, repo_id, named, _preset_name(named) is not None)
 
 
+def without_file(words: Sequence[str], file: str | None) -> list[str]:
+    """A command line with the arguments of the file that it names in its place: the file may change."""
+    if file is None:
+        return list(words)
+    i = list(words).index(file)
+    return [*_read_file(file), *words[:i], *words[i + 1 :]]
+
+
 def check_words(words: Sequence[str]) -> None:
     """Refuse what no argument of a run is, or what cannot be its value; whether values go together shows later.
 

@@ -16,7 +16,7 @@ accelerate launch --multi_gpu --num_processes 8 -m hf_cyclical prune ...
 import sys
 from collections.abc import Sequence
 
-from .parsing import parse_arguments
+from .parsing import parse_arguments, without_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,4 +25,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(words, description=__doc__)
     from .job import prune  # the Trainer takes seconds to import, and a mistyped word is told before
 
-    return prune(args, words)
+    return prune(args, without_file(words, args.named.get("file")))

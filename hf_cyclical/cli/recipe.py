@@ -53,7 +53,7 @@ def _facts(args: Arguments, loaded: ImageModel, data: ImageData) -> Facts:
         images=None if args.data.streaming else len(data.train.labels),
         side=loaded.settings.size,
         batch_norm=bool(batch_norms(model)),
-        untrained=loaded.untrained,
+        untrained=loaded.untrained or ("head" if loaded.of_other_classes else None),
         depthwise=_globs(deep, layers),
         classifier=head and head.removesuffix(".weight"),
         split=bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true",

@@ -29,9 +29,9 @@ class Levers:
     distill_temperature: Annotated[float | None, number("(0, 100]", "use 4", default=4.0, needs="distill")] = says(
         "Divides the logits of both models in distillation, so that unlikely classes count, too; 4 if not given."
     )
-    recalibrate: Annotated[int | None, whole(1, "use 50, or leave it out", only_pruning=True)] = says(
+    recalibrate: Annotated[int | None, whole(0, "use 50, or 0 for none", only_pruning=True)] = says(
         "Re-estimate BatchNorm's statistics from so many training batches before the pruned model is evaluated on the "
-        "way, after which those of training come back, and at the end, when they stay. Changes no weight."
+        "way, after which those of training come back, and at the end, when they stay. Changes no weight. 0 for none."
     )
     lr_warmup: Annotated[float | None, number("[0, 1)", "use 0.1, or leave it out", only_pruning=True)] = says(
         "Part of each cycle (of the run for acdc) in which the learning rate rises by equal steps to its start; "

@@ -5,6 +5,7 @@ Only safetensors are read, and no code that comes with a model is run.
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class ImageModel:
         base_model: The Hub id that its weights come from; None if they are random or from a folder.
         revision: The commit of these weights.
         untrained: Which of its weights are random, in words: all of them, or those of a new head; None if none are.
+        of_other_classes: Whether its head was trained for others, by their names.
     """
 
     model: PreTrainedModel
@@ -47,6 +49,7 @@ class ImageModel:
     base_model: str | None = None
     revision: str | None = None
     untrained: str | None = None
+    of_other_classes: bool = False
 
 
 def load_image_model(
@@ -79,6 +82,7 @@ def load_image_model(
     downloaded = folder is not None and of_the_hub and not from_scratch
     base = (name, folder.name) if downloaded else (None, None)  # a snapshot's folder has the name of its commit
     config = timm_config(name) if folder is None else read_config(name, folder)
+    others = _other_classes(config, labels)
     _set_labels(config, labels)
     if folder is None and not from_scratch:
         logger.info("%s has no published weights: it starts from random ones", name)
@@ -96,10 +100,16 @@ def load_image_model(
         if whole:
             config.pretrained_cfg = config.pretrained_cfg | {"crop_pct": 1.0}
         processor = TimmWrapperImageProcessor(config.pretrained_cfg, config.architecture)
-        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base, untrained)
+        return ImageModel(model, processor, timm_settings(name, config.pretrained_cfg), *base, untrained, others)
     processor = load_image_processor(name, folder, config, image_size)
     processor = whole_processor(processor) if whole else processor
-    return ImageModel(model, processor, processor_settings(name, processor, config), *base, untrained)
+    return ImageModel(model, processor, processor_settings(name, processor, config), *base, untrained, others)
+
+
+def _other_classes(config: PreTrainedConfig, labels: list[str]) -> bool:
+    """Whether a config names other classes than these; LABEL_0 and the like are no names."""
+    named = {str(label).lower() for label in (config.id2label or {}).values()}
+    return not any(re.fullmatch(r"label_\d+|\d+", name) for name in named) and named.isdisjoint(map(str.lower, labels))
 
 
 def _set_labels(config: PreTrainedConfig, labels: list[str]) -> None:

@@ -127,7 +127,7 @@ class Comparison:
 
 
 def drop_checkpoints(folder: Path) -> Path:
-    """Remove the checkpoints of a finished run, and give its folder."""
+    """Remove the checkpoints of a run, and give its folder."""
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     return folder

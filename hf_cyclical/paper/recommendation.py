@@ -20,7 +20,7 @@ MOST_DENSE = 0.2  # of a short run that is dense for a new head
 DEPTHWISE_DENSE = True
 CLASSIFIER_DENSE = False
 LOW = 0.7  # sparsities below have one method, others another
-BELOW = ("gradual", f"below {LOW:g} the paper's tables have no method ahead of it")
+BELOW = ("gradual", f"below {LOW:g} the paper's tables have no method a point ahead of it")
 FROM = ("cyclical", "the best in the paper's tables, by more the sparser")
 SHARE = ("lamp", "layers that need more weights keep more of them than with the paper's uniform share")
 SHARE_OF_SPLIT = ("erk", "the same, and lamp is not made for weights that FSDP splits")
@@ -87,7 +87,7 @@ def new_head(facts: Facts) -> Recommended:
     With the head alone BatchNorm's statistics, features and teacher would stay those of other images.
     """
     few = min(HEAD_EPOCHS, HEAD_IMAGES / max(facts.images or HEAD_IMAGES, 1))
-    why = "the head is new: all weights are trained densely first, and none is pruned from random values"
+    why = "the head is new to these classes: all weights are trained densely first, as a random head teaches nothing"
     return _dense(facts, few, why)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import sys
 import time
@@ -24,6 +25,7 @@ SCHEMA = 1
 EXPERIMENT_NAME = "experiment.json"
 RESULTS_NAME = "results.json"
 
+_EQUAL = 1e-3  # by how much losses of one dense model may differ between processors, relatively
 _LOCKS = ".locks"
 _PAUSE = 2.0  # seconds between two looks at what another command has
 
@@ -203,6 +205,19 @@ def check_report(cell: Cell, report: PruningReport, source: str, remedy: str) ->
     there = (report.config.get("target_sparsity"), report.about.get("seed"))
     if there != (cell.sparsity, cell.seed):
         raise PruningError(f"{source} is of sparsity and seed {there}, not {(cell.sparsity, cell.seed)}: {remedy}")
+
+
+def check_dense(there: Results, results: Results, source: str) -> None:
+    """Refuse runs that started from another dense model."""
+    losses: list[tuple[Cell, float]] = [
+        (cell, report.dense["loss"]) for cell, report in [*there.items(), *results.items()] if "loss" in report.dense
+    ]
+    for cell, loss in losses:
+        if not math.isclose(loss, losses[0][1], rel_tol=_EQUAL):
+            raise PruningError(
+                f"{source} starts from another dense model than {losses[0][0]}: the loss of {cell} is {loss:g} there, "
+                f"{losses[0][1]:g} here: copy the dense model's folder before you start runs on another machine"
+            )
 
 
 def save_results(path: Path, setting: Setting, results: Results) -> None:

@@ -70,7 +70,8 @@ def _column(results: Results, s: float) -> Column:
 
 
 def _reports(results: Results, label: str, s: float) -> list[PruningReport]:
-    return [report for cell, report in results.items() if (cell.label, cell.sparsity) == (label, s)]
+    rows = [report for cell, report in results.items() if (cell.label, cell.sparsity) == (label, s)]
+    return [report for report in rows if "diverged" not in report.about]
 
 
 def _within(first: Sequence[float], other: Sequence[float]) -> bool:

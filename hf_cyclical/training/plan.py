@@ -40,6 +40,8 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
     kept = _kept(config, params)
     arranged = f", {config.arrangement.words}" if config.pattern else ""
     goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
+    if config.layer_sparsity and len(kept) == len(params):
+        goal += f"; with layer_sparsity {1 - sum(kept.values()) / prunable:.4g} over all layers"
     goal = "keep the zeros it has" if recipe.keep_zeros else goal
     lines = [
         f"Plan: {config.method}, {goal}",

@@ -256,6 +256,18 @@ def test_a_run_that_fails_is_named_and_what_is_finished_stays(compare, finished,
     assert snapshot(finished / "reports") == before
 
 
+def test_runs_from_another_dense_model_do_not_join_a_row(compare, finished):
+    for path in (finished / "reports").iterdir():
+        report = json.loads(path.read_text())
+        report["dense"]["loss"] *= 1.1
+        path.write_text(json.dumps(report))
+    before = snapshot(finished / "reports")
+    code, _, err = compare(*TWO[:-1], 1, 2)
+    assert code == 2
+    assert f"{finished} starts from another dense model than" in err
+    assert snapshot(finished / "reports") == before
+
+
 def test_a_run_that_diverges_is_told_and_the_others_go_on(compare, finished, monkeypatch):
     kept, train = snapshot(finished / "reports"), compare_runs.train
 

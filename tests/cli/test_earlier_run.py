@@ -60,3 +60,26 @@ def test_a_run_that_was_not_finished(capsys, start, kept, tmp_path):
     text = refused(capsys, start)
     assert "of a run that was not finished: add --resume auto to go on with it" in text
     assert start("--resume", "auto") == 0
+
+
+def test_what_is_replaced_leaves_no_checkpoint_to_resume_from(start, kept, tmp_path):
+    of_the_first = tmp_path / "out" / "checkpoint-24"
+    of_the_first.rename(tmp_path / "out" / "checkpoint-99")
+    assert start("--overwrite", "--seed", "7") == 0
+    assert of_the_first.exists()  # the new run's own
+    assert not (tmp_path / "out" / "checkpoint-99").exists()
+
+
+def test_a_file_that_has_changed_is_another_command(capsys, tmp_path):
+    file, out = tmp_path / "settings.yaml", ["--output_dir", str(tmp_path / "out")]
+    settings = "max_steps: 24\ndense_epochs: 0\ncycles: 2\ntarget_sparsity: "
+    file.write_text(f"{settings}0.8\n")
+    assert prune(str(file), *out) == 0
+    made = load_report(tmp_path / "out").about["command"]
+    assert "--target_sparsity 0.8" in made
+    assert str(file) not in made
+    file.write_text(f"{settings}0.5\n")
+    with pytest.raises(SystemExit):
+        prune(str(file), *out)
+    assert "holds a model that was made by `hf-cyclical prune" in capsys.readouterr().err
+    assert load_report(tmp_path / "out").config["target_sparsity"] == 0.8

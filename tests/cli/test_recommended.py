@@ -30,7 +30,7 @@ def test_the_plan_says_what_was_chosen_and_why(model):
     start = lines.index("Chosen here, as no argument says otherwise:")
     assert "learning_rate 0.00625: near that of dense training, for 32 images an update" in lines[start + 4]
     assert "share lamp: layers that need more weights keep more of them than with the paper's uniform share" in lines
-    assert "dense_epochs 3: the head is new: all weights are trained densely first, and none is pruned from" in out
+    assert "dense_epochs 3: the head is new to these classes: all weights are trained densely first" in out
     assert "132 optimizer updates: 12 dense, 120 in 1 cycle" in out  # 4 an epoch
     assert "Distillation: the model as it is after the 12 dense updates teaches" in out
 
@@ -93,3 +93,16 @@ def test_depthwise_convolutions_stay_dense(tmp_path, family, pattern):
     assert pattern in args.pruning.exclude
     pruned = {id(p) for p in run.trainer.prunable_parameters().values()}
     assert {m for m in convolutions if id(m.weight) not in pruned} == set(deep)
+
+
+@pytest.mark.parametrize(
+    ("labels", "trained"),
+    [([f"animal {i}" for i in range(10)], True), ([str(i) for i in range(10)], False), (None, False)],
+)
+def test_a_head_of_as_many_other_classes_is_trained_first(tmp_path, labels, trained):
+    labels = labels or [f"LABEL_{i}" for i in range(10)]
+    save_family("ResNet", tmp_path / "model", labels)
+    words = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(tmp_path / "out"), *DIGITS]
+    args = parse_arguments(words, description="")
+    Run.build(args)
+    assert (args.pruning.dense_epochs > 0) == trained

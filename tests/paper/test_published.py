@@ -1,11 +1,13 @@
 """What the published tables say is what the files of results beside them give."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from hf_cyclical.config import PruningConfig, current_settings
 from hf_cyclical.paper import load_results, table
+from hf_cyclical.paper.rival_table import rival_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "model_cards" / "results"
@@ -49,3 +51,13 @@ def density_of(report):
 def test_the_published_mean_density_is_that_of_the_schedule(path):
     for cell, report in load_results(path)[1].items():
         assert report.mean_density == pytest.approx(density_of(report), abs=2e-3), cell
+
+
+def test_what_diverged_is_in_no_column():
+    _, results = load_results(RESULTS / "digits.json")
+    rows = rival_rows(["gradual"], results)
+    cell = next(cell for cell in results if cell.label == "gradual")
+    broken = dataclasses.replace(results[cell], about={**results[cell].about, "diverged": "w", "mean_density": 1.0})
+    [_, again] = rival_rows(["gradual"], results | {cell: broken})
+    assert again[-2:] == rows[1][-2:]
+    assert "(4)" in " ".join(again)

@@ -4,7 +4,9 @@ import pytest
 
 from hf_cyclical import PruningConfig
 from hf_cyclical.methods import METHODS, applies
-from hf_cyclical.paper import Facts, recommended
+from hf_cyclical.paper import EXPERIMENTS, Facts, recommended
+from hf_cyclical.paper.published import ACCURACY
+from hf_cyclical.paper.recommendation import BELOW, LOW
 
 CIFAR = {"images": 50_000, "side": 32, "batch_norm": True}
 
@@ -150,3 +152,14 @@ def test_every_recommendation_is_a_valid_configuration_and_changes_nothing_that_
     assert not told.keys() & found.keys()
     of_pruning = {name: value for name, value in found.items() if hasattr(PruningConfig, name)}
     assert PruningConfig(**told | of_pruning).recipe(10_000, epochs=100)
+
+
+def test_the_reason_for_the_method_below_some_sparsity_holds_in_the_papers_tables():
+    compared = 0
+    for name, rows in ACCURACY.items():
+        for i, s in enumerate(EXPERIMENTS[name].sparsities):
+            found = {method: float(row[i].split()[0]) for method, row in rows.items() if i < len(row) and row[i]}
+            if s < LOW and BELOW[0] in found:
+                assert max(found.values()) < found[BELOW[0]] + 1, (name, s)
+                compared += 1
+    assert compared >= 8

@@ -1,5 +1,7 @@
 """The plan says what each layer keeps, and the report which filters have nothing left."""
 
+import re
+
 import pytest
 
 from hf_cyclical import PruningError
@@ -120,3 +122,12 @@ def test_learning_rates_are_told_with_the_highest(make_trainer, pruning, rates):
     text = describe_plan(make_trainer(config, max_steps=40, learning_rate=0.05))
     row = next(line for line in text.splitlines() if line.strip().startswith("cycle 1  "))
     assert row.endswith(f"  {rates}")
+
+
+@pytest.mark.parametrize("share", ["uniform", "erk"])
+def test_targets_of_their_own_change_the_sparsity_over_all_layers(make_trainer, share):
+    pruning = CYCLICAL | {"share": share, "layer_sparsity": ["hidden=0.5"]}
+    trainer = make_trainer(pruning, max_steps=24)
+    (told,) = re.findall(r"with layer_sparsity ([\d.]+) over all layers", describe_plan(trainer))
+    trainer.train()
+    assert float(told) == pytest.approx(trainer.report.sparsity, abs=1e-4)

@@ -206,5 +206,12 @@ def test_streams_and_numbers_without_a_meaning_are_refused(make_trainer):
 
     with pytest.raises(PruningError, match="recalibrate 3 draws from all training images, and a stream has no length"):
         make_trainer(AGAIN, model=Normed(), max_steps=12, train_dataset=Stream(), shuffle=True).train()
-    with pytest.raises(PruningError, match="recalibrate 0 must be a whole number of at least 1: use 50"):
-        PruningConfig(recalibrate=0)
+    with pytest.raises(PruningError, match="recalibrate -1 must be a whole number of at least 0: use 50"):
+        PruningConfig(recalibrate=-1)
+
+
+def test_0_is_none(make_trainer):
+    trainer = make_trainer(CYCLICAL | {"recalibrate": 0}, model=Normed(), max_steps=12)
+    assert "Recalibration" not in describe_plan(trainer)
+    trainer.train()
+    assert trainer.model.norm.num_batches_tracked == 12
