@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from support.tiny import CYCLICAL
 
 from hf_cyclical import PruningError
 from hf_cyclical.models import load_image_model
