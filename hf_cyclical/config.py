@@ -77,7 +77,7 @@ class PruningConfig(Levers, DenseStart):
         const=True,
     )
     lr_shape: Annotated[LrShape | None, one_of(get_args(LrShape), default="drop")] = says(
-        "Learning rate within a cycle (eta(t) in the paper); drop without the recipe. acdc: over the run, cosine."
+        "Learning rate within a cycle, eta(t); drop, the paper's, without the recipe. acdc: over the run, cosine."
     )
     lr_drop_at: Annotated[float | None, number("(0, 1]", "use 0.75 as the paper does", default=0.75, only=_DROP)] = (
         says("Part of a cycle before the learning rate drops; 0.75 if not given (paper: CIFAR 0.75, ImageNet 0.5).")
@@ -86,7 +86,7 @@ class PruningConfig(Levers, DenseStart):
         says("What the drop multiplies the learning rate by; 0.1 if not given.")
     )
     share: Annotated[str | None, one_of(SHARES, default=DEFAULT_SHARE)] = says(
-        f"Each layer's part of the zeros; {DEFAULT_SHARE}, or global for granet. {_rows(SHARES)}.", choices=list(SHARES)
+        f"Who loses what; {DEFAULT_SHARE} without the recipe (granet: global). {_rows(SHARES)}.", choices=list(SHARES)
     )
     scope: Annotated[str | None, one_of(SCOPES)] = says(
         "The former name of share: local is uniform, global and lamp are as they were.", choices=list(SCOPES)
