@@ -210,7 +210,9 @@ def check_report(cell: Cell, report: PruningReport, source: str, remedy: str) ->
 def check_dense(there: Results, results: Results, source: str) -> None:
     """Refuse runs that started from another dense model."""
     losses: list[tuple[Cell, float]] = [
-        (cell, report.dense["loss"]) for cell, report in [*there.items(), *results.items()] if "loss" in report.dense
+        (cell, report.dense["loss"])
+        for cell, report in [*there.items(), *results.items()]
+        if "loss" in report.dense and not report.dense_updates  # after which each run has a dense model of its own
     ]
     for cell, loss in losses:
         if not math.isclose(loss, losses[0][1], rel_tol=_EQUAL):
