@@ -47,7 +47,7 @@ class PruningConfig(Levers, DenseStart):
     )
     cycles: Annotated[int | str | None, whole(1, "use 1 for a single cycle", default=5, auto=True)] = says(
         "Number of cycles, or of prunings for iterative; 5 without the recipe (k in the paper), 8 for acdc, 1 for "
-        "freeze. auto: as many as have 2,000 updates each, and no more than that."
+        "freeze. auto: as many as have 2,000 updates each, at most the number without the recipe."
     )
     init_sparsity: Annotated[float | None, number("[0, 1)", "give a fraction such as 0.45")] = says(
         "Sparsity at the start of cycles 2 to k; half the target if not given (s_init in the paper)."
@@ -57,7 +57,7 @@ class PruningConfig(Levers, DenseStart):
     )
     delta_t: Annotated[int | str | None, whole(1, "use 100 as the paper does", default=100, auto=True)] = says(
         "Optimizer updates between two choices of masks; 100 without the recipe (Delta t in the paper), 16 for dpf, "
-        "and a hundredth of the run for snfs. auto: so that there are 31 choices while the sparsity rises, 100 at most."
+        "and a hundredth of the run for snfs. auto: 31 choices while the sparsity rises, none over 100 updates apart."
     )
     ramp_fraction: Annotated[float | None, number("(0, 1]", "give a fraction such as 0.8", default=0.8)] = says(
         "Part of a cycle in which the sparsity rises or masks change; the rest is fine-tuning. 0.8 if not given (16 of "
@@ -268,13 +268,13 @@ class PruningConfig(Levers, DenseStart):
             self._refuse("init_sparsity", f"must be below target_sparsity {target}", remedy)
         if self.dense_epochs and self.dense_updates:
             self._refuse("dense_updates", f"contradicts dense_epochs {self.dense_epochs:g}", "give one of them")
-        if METHODS[self.method].keeps_zeros and (self.dense_epochs or self.dense_updates):
-            start = "dense_epochs" if self.dense_epochs else "dense_updates"
+        if (start := self.dense_by) and self.allr is not None:
+            self._refuse("allr", f"needs trained weights, and {start} trains them first", "leave one of them out")
+        if start and METHODS[self.method].keeps_zeros:
             self._refuse(start, f"would undo the zeros that method {self.method} keeps", "leave it out")
         if self.distill and METHODS[self.method].keeps_zeros:
-            self._refuse(
-                "distill", f"has no dense teacher: method {self.method} starts from a sparse model", "leave it out"
-            )
+            rule = f"has no dense teacher: method {self.method} starts from a sparse model"
+            self._refuse("distill", rule, "leave it out")
 
 
 _SETTINGS: dict[str, Setting] = {

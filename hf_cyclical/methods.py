@@ -34,7 +34,7 @@ from .core.settings import refuse
 Settings = Callable[[str], Any]
 """A setting by its name, with the default in place of None: `PruningConfig.resolved`."""
 
-_LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor", "lr_warmup"})
+_LR = frozenset({"lr_shape", "lr_drop_at", "lr_drop_factor", "lr_warmup", "allr"})
 _CHOICE = frozenset({"target_sparsity", "share", "row_floor", "layer_sparsity", "pattern"})
 _RISE = frozenset({"schedule", "delta_t", "ramp_fraction", "mask_momentum"}) | _CHOICE | _LR
 _EXCHANGE = frozenset({"target_sparsity", "share", "row_floor", "pattern", "delta_t", "drop_fraction"}) | _LR
@@ -138,7 +138,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "freeze": Method(
             build=lambda get, T, lr: recipes.freeze(T, k=get("cycles"), lr=lr),
-            settings=_LR | {"cycles"},
+            settings=(_LR - {"allr"}) | {"cycles"},
             help="keep the zeros that the model already has",
             sentence="It had these zeros before: the run described here trained the other weights and kept the zeros.",
             shortest=1,
@@ -232,14 +232,12 @@ class ShareKind:
         help: What it does, for the command line.
         sentence: What it did, for the card.
         ahead: Whether it follows from the layers' shapes, and so is known before training.
-        splits: Whether it can share out weights that are split among processes.
     """
 
     share: Share
     help: str
     sentence: str
     ahead: bool = False
-    splits: bool = True
 
 
 _RANKED = "Weights of all layers were ranked together, so that some layers are sparser than others."
@@ -261,7 +259,6 @@ SHARES: Mapping[str, ShareKind] = MappingProxyType(
             lamp,
             "weights of all layers compete by magnitudes that are adapted to their layer (LAMP, Lee et al. 2021)",
             _RANKED,
-            splits=False,
         ),
         "global": ShareKind(ranked, "weights of all layers compete by their magnitudes", _RANKED),
     }

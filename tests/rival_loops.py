@@ -215,6 +215,8 @@ def granet(
             if t <= end:
                 prunes = pattern_units.prune if pattern else magprune
                 loop.masks = prunes(loop.params, s, *([pattern] if pattern else []), share)
+                for name, p in loop.params.items():  # apply_mask comes before truncate_weights
+                    loop.restart(p, old[name] & ~loop.masks[name])
             rate = 0.005 + (fraction - 0.005) * (1 + math.cos(math.pi * t / T)) / 2
             loop.masks = exchanged(loop, gradients, lambda kept, rate=rate: math.ceil(rate * kept), pattern)
             for name, p in loop.params.items():

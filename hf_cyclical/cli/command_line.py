@@ -3,6 +3,7 @@
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 from hf_cyclical.core import printable
@@ -38,7 +39,7 @@ def without_resume(argv: Sequence[str]) -> list[str]:
     """The command line without what it resumes or replaces: what was asked for, however often it was interrupted."""
     kept: list[str] = []
     skip = False
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in pairwise([*argv, ""]):
         name, equals, _ = word.partition("=")
         if name.replace("-", "_") in ("__resume", "__resume_from_checkpoint"):
             skip = not equals

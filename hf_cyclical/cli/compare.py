@@ -12,7 +12,8 @@ hf-cyclical compare --experiment digits-schedules --add digits/results.json  # a
 
 The same command resumes after an interruption; with more seeds, methods or sparsities it runs what is missing. Started
 several times at once, on several GPUs or machines with one disk, the commands share the runs among them. Every other
-argument is one of hf-cyclical prune, for all runs to which it applies: hf-cyclical prune --help-all explains them.
+argument that the experiment does not set itself is one of hf-cyclical prune, for all runs to which it applies:
+hf-cyclical prune --help-all explains them.
 """
 
 import sys

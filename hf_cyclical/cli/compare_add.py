@@ -16,6 +16,7 @@ from hf_cyclical.paper import (
     check_dense,
     check_folder,
     claimed,
+    dense_losses,
     load_results,
     make_folder,
     read_folder,
@@ -59,7 +60,7 @@ def add(paths: Sequence[Path], output_dir: str, experiment: str | None = None, *
         there = read_folder(folder, setting)
         new: Results = {}
         for path, results in taken.items():
-            check_dense(there | new, results, str(path))
+            check_dense(there | new, dense_losses(results), str(path))
             new |= {cell: report for cell, report in results.items() if cell not in there | new}
         comparison = _comparison(setting, folder, (*there, *new))
         if PartialState().is_main_process:

@@ -5,7 +5,7 @@ import math
 import sys
 from pathlib import Path
 
-from hf_cyclical.paper import EXPERIMENTS, RESULTS_NAME, Experiment
+from hf_cyclical.paper import EXPERIMENTS, PRESETS, RESULTS_NAME, Experiment
 from hf_cyclical.reports import align
 
 from .command_line import Parser, fail
@@ -54,6 +54,7 @@ def parse(argv: list[str], description: str | None) -> tuple[argparse.Namespace,
     if options.experiment not in EXPERIMENTS:
         fail(f"experiment {options.experiment!r} is unknown: choose one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[options.experiment]
+    _check_holdout(options, experiment, more)
     options.methods = _rows(options.methods, options.experiment)
     options.sparsities = options.sparsities or list(experiment.sparsities)
     options.seeds = options.seeds or list(experiment.seeds)
@@ -82,6 +83,20 @@ def _rows(names: list[str] | None, experiment: str) -> list[str]:
             choices = methods if EXPERIMENTS[experiment].chooses else known
             fail(f"method {name!r} is not part of {experiment}: choose from {', '.join(choices)}")
     return [label for name in names or known for label in (methods | rows)[name]]
+
+
+def _check_holdout(options: argparse.Namespace, experiment: Experiment, words: list[str]) -> None:
+    """Refuse a dense model that may know the images that are held out."""
+    if "holdout" not in experiment.dense and not any(word.partition("=")[0] == "--holdout" for word in words):
+        return
+    preset = PRESETS[experiment.preset].settings
+    trains = "dense_epochs" in preset
+    if options.model_name_or_path or not trains:
+        model = options.model_name_or_path or preset["model_name_or_path"]
+        fail(
+            f"model_name_or_path {model!r} may have been trained on the images that are held out to choose by: "
+            + ("leave it out, a dense model is then trained without them" if trains else "leave holdout out")
+        )
 
 
 def _check_budget(options: argparse.Namespace, experiment: Experiment) -> None:

@@ -110,8 +110,11 @@ def _check(comparison: Comparison, cells: list[Cell], data: ImageData) -> dict[C
             words = words_of(comparison.settings(cell, comparison.setting.model))
             args = parse_arguments([*words, *_QUIET, "--output_dir", folder])
             if cell.label not in updates:
-                run = Run.build(args, data, to_be_trained=comparison.trains_dense)
-                updates[cell.label] = run.trainer.plan().T
+                try:
+                    run = Run.build(args, data, to_be_trained=comparison.trains_dense)
+                    updates[cell.label] = run.trainer.plan().T
+                except PruningError as error:
+                    raise PruningError(f"{cell}: {error}") from error
     return {cell: updates[cell.label] for cell in cells}
 
 
@@ -161,13 +164,11 @@ def _run(
     if timed and before is None:
         return False
     try:
-        run = train(words, work, data, progress, clock)
+        run = train(words, work, data, progress, clock, _SameDense(comparison, cell))
     except PruningError as error:
         raise PruningError(f"{cell}: {error}") from error
     if run is None:
         return False
-    there = read_folder(comparison.folder, comparison.setting)
-    check_dense(there, {cell: run.trainer.report}, str(comparison.folder))
     if run.diverged:  # the others are run all the same
         _on_main(lambda: comparison.store_report(cell, _of_diverged(run, command), work))
         return not any_process(run.stop.asked, run.args.training.device)
@@ -223,6 +224,20 @@ class _Progress(TrainerCallback):
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self.bar.update()
+
+
+class _SameDense(TrainerCallback):
+    """Refuses a run before its first update if the folder has runs from another dense model."""
+
+    def __init__(self, comparison: Comparison, cell: Cell) -> None:
+        self.comparison, self.cell = comparison, cell
+
+    def on_evaluate(
+        self, args: Any, state: transformers.TrainerState, control: Any, metrics: dict[str, float], **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:
+            there = read_folder(self.comparison.folder, self.comparison.setting)
+            check_dense(there, {self.cell: metrics["eval_loss"]}, str(self.comparison.folder))
 
 
 def _tell(comparison: Comparison, by_cycle: bool) -> None:

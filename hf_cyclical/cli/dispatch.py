@@ -49,7 +49,7 @@ COMMANDS = {
     "pack": Command("packing:pack", "pack a model's weights without loss, in a fraction of the bytes"),
     "unpack": Command("packing:unpack", "make a packed model an ordinary one"),
     "speed": Command("speed:main", "measure how fast a pruned model is on this processor", ("llvmlite",)),
-    "predict": Command("predict:main", "classify images with a pruned model", ("llvmlite",)),
+    "predict": Command("predict:main", "classify images with a pruned model"),
     "export": Command("export:main", "export a pruned model to ONNX", ("onnx", "onnxruntime", "onnxscript")),
     "figures": Command("figures:main", "draw the figures of a run from its report", ("matplotlib",)),
     "show": Command("show:main", "look at a job in the browser, finished or running", ("gradio",)),

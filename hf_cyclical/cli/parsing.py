@@ -41,8 +41,8 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
     try:
         named = _named(parser, argv)
         if "file" in named:
-            argv = [*_read_file(named["file"]), *argv]  # the command line comes last and so overrides the file
-            named = _named(parser, argv)
+            argv = without_file(argv, named["file"])  # the command line comes last and so overrides the file
+            named = _named(parser, argv) | {"file": named["file"]}
         if named.get("preset") == "list":
             sys.stdout.write(f"{describe_presets()}\n")
             sys.exit(0)
@@ -53,6 +53,7 @@ def parse_arguments(argv: Sequence[str], description: str = "") -> Arguments:
         _require(model, data, training)
         _check_training(training)
         _set_epochs(run, pruning, training, named)
+        _check_dense_updates(pruning, named)
         _check_budget(run, pruning, named)
         _check_rate(pruning, named)
         _set_resume(run, training)
@@ -145,12 +146,13 @@ def _preset(named: dict[str, Any]) -> dict[str, Any]:
     name = _preset_name(named)
     method = named.get("method", PruningConfig.method)
     timed = {name: "auto" for name in ("cycles", "delta_t") if "budget" in named and applies(method, name)}
-    timed = {name: value for name, value in timed.items() if name not in named}
+    fixed = set(named) | {"delta_t"} & set(METHODS[method].defaults)
+    timed = {name: value for name, value in timed.items() if name not in fixed}
     if name is None:
         return timed
     if name not in PRESETS:
         raise PruningError(f"preset {name!r} is unknown: {_near(name, PRESETS, '--preset list prints them')}")
-    left_out = set(named)
+    left_out = set(named) | set(METHODS[method].defaults)  # the preset's are the paper's, for other methods
     if "model_name_or_path" in named and not named.get("from_scratch"):
         left_out.add("dense_epochs")  # meant for the preset's own model, which has no trained weights
     if named.get("lr_shape", METHODS[method].defaults.get("lr_shape", "drop")) != "drop":
@@ -221,6 +223,12 @@ def _set_epochs(
     if run.pruning_epochs <= 0:
         raise PruningError(f"pruning_epochs {run.pruning_epochs:g} must be above 0: the paper has 100 for CIFAR")
     training.num_train_epochs = run.pruning_epochs + pruning.dense_epochs
+
+
+def _check_dense_updates(pruning: PruningConfig, named: dict[str, Any]) -> None:
+    if pruning.dense_updates and not {"max_steps", "num_train_epochs", "budget"} & set(named):
+        rule = "is out of max_steps, which is not given: give it, or use dense_epochs"
+        raise PruningError(f"dense_updates {pruning.dense_updates} {rule}")
 
 
 def _check_budget(run: RunArguments, pruning: PruningConfig, named: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Classify images with a pruned model, on the engine for sparse models.
+"""Classify images with a pruned model, on the engine for sparse models where it is installed and takes the model.
 
 hf-cyclical predict FOLDER image.jpg [image.png ...] [--top 5]
 """
@@ -14,6 +14,7 @@ from .command_line import Parser, fail
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import nn
 
 __all__ = ["main"]
 
@@ -39,20 +40,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(source: str, revision: str | None, paths: Sequence[Path], top: int) -> list[str]:
     import torch
 
-    from hf_cyclical.hub import compile
-    from hf_cyclical.models import class_names, image_processor, pixels_of
+    from hf_cyclical.models import class_names, image_processor, load, pixels_of
 
     images = [_read(path) for path in paths]
-    fast = compile(source, revision=revision)
-    processor = image_processor(source, revision, fast.model)
+    model = load(source, revision)
+    processor = image_processor(source, revision, model)
+    run = _fastest(model)
     lines = []
     for path, image in zip(paths, images, strict=True):
-        output = fast(pixels_of(source, processor, image))
+        with torch.inference_mode():
+            output = run(pixels_of(source, processor, image))
         scores = torch.softmax(getattr(output, "logits", output)[0], -1)
         names = class_names(source, revision, len(scores))
         best = scores.topk(min(top, len(scores)))
         lines += [f"{path}: {printable(names[int(i)])} {float(score):.1%}" for score, i in zip(*best, strict=True)]
     return lines
+
+
+def _fastest(model: "nn.Module") -> "nn.Module":
+    """The model on the engine, or as it is where that cannot be."""
+    from hf_cyclical.engine import compile_model
+
+    try:
+        return compile_model(model)
+    except PruningError as error:
+        sys.stderr.write(f"In plain torch: {printable(str(error))}\n")
+        return model
 
 
 def _read(path: Path) -> "Image":

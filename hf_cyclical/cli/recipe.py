@@ -14,12 +14,15 @@ from hf_cyclical.data import ImageData
 from hf_cyclical.methods import METHODS
 from hf_cyclical.models import ImageModel
 from hf_cyclical.paper import Facts, Recommended, most_dense, new_head, recommended
-from hf_cyclical.reports import classifier
 from hf_cyclical.training import batch_norms
 
 from .arguments import Arguments
 
 _PRUNING = {field.name for field in fields(PruningConfig)}
+_OTHER_CLASSES = (
+    "The model's classes have other names than the data's: if they are other classes, train the head first "
+    "(--dense_epochs 3)."
+)
 _PARTS = 3  # of a layer's name that are tried to tell layers apart
 
 
@@ -37,17 +40,19 @@ def set_recommended(args: Arguments, loaded: ImageModel, data: ImageData) -> lis
         found = new_head(facts)
     else:
         found = {}
-    _apply(args, found)
     args.most_dense = most_dense(facts) if "dense_epochs" in found else None
+    _apply(args, found)
     told = [f"  {name} {_shown(value)}: {why}" for name, (value, why) in found.items() if why]
-    return ["Chosen here, as no argument says otherwise:", *told] if told else []
+    lines = ["Chosen here, as no argument says otherwise:", *told] if told else []
+    if loaded.of_other_classes and not (args.pruning.dense_epochs or args.pruning.dense_updates):
+        lines.append(_OTHER_CLASSES)
+    return lines
 
 
 def _facts(args: Arguments, loaded: ImageModel, data: ImageData) -> Facts:
     model, training = loaded.model, args.training
     layers = [name.removesuffix(".weight") for name in prunable_parameters(model)]
     deep = [name for name, module in model.named_modules() if _is_depthwise(module)]
-    head = classifier(model, prunable_parameters(model))
     return Facts(
         told=args.named,
         images=None if args.data.streaming else len(data.train.labels),
@@ -55,7 +60,6 @@ def _facts(args: Arguments, loaded: ImageModel, data: ImageData) -> Facts:
         batch_norm=bool(batch_norms(model)),
         untrained=loaded.untrained or ("head" if loaded.of_other_classes else None),
         depthwise=_globs(deep, layers),
-        classifier=head and head.removesuffix(".weight"),
         split=bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true",
         processes=training.world_size,
     )
@@ -71,6 +75,10 @@ def _apply(args: Arguments, found: Recommended) -> None:
             setattr(args.training, name, OptimizerNames(value) if name == "optim" else value)
     if args.run.pruning_epochs is not None:
         args.training.num_train_epochs = args.run.pruning_epochs + args.pruning.dense_epochs
+    elif args.run.budget and args.most_dense:  # until it is known how many there is time for
+        args.training.num_train_epochs = max(
+            args.training.num_train_epochs, args.pruning.dense_epochs / args.most_dense
+        )
 
 
 def _is_depthwise(module: nn.Module) -> bool:

@@ -104,7 +104,7 @@ class Run:
             "image settings": asdict(loaded.settings),
         }
         if not to_be_trained:
-            _refuse_untrained_teacher(trainer, loaded)
+            _refuse_untrained(trainer, loaded)
         trainer.whole_checkpoints = True  # also of a dense model: --resume auto relies on it
         return cls(args, trainer, data, loaded, stop, notes)
 
@@ -156,8 +156,13 @@ class Run:
         return f"{str(error).removesuffix(', and save it again')}; this time the model is in {folder}"
 
 
-def _refuse_untrained_teacher(trainer: CyclicalPruningTrainer, loaded: ImageModel) -> None:
-    weight = trainer.pruning.distill
+def _refuse_untrained(trainer: CyclicalPruningTrainer, loaded: ImageModel) -> None:
+    """Raise a PruningError if the weights that the run starts from are to say what they cannot know."""
+    weight, part = trainer.pruning.distill, trainer.pruning.allr
+    if part is not None and (loaded.untrained or loaded.of_other_classes):
+        which = f"the {loaded.untrained or 'head'} of {loaded.model.config.name_or_path!r}"
+        how = "would be random" if loaded.untrained else "is of other classes"
+        raise PruningError(f"allr {part:g} needs trained weights, and {which} {how}: leave allr out")
     if weight and loaded.untrained and trainer.plan().cycles[0].start == 0:
         raise PruningError(
             f"distill {weight:g} has no dense teacher, as the {loaded.untrained} of "

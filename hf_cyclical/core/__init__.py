@@ -1,6 +1,7 @@
 """The paper in plain torch: schedules, recipes, magprune, TV-PGD and the measures of recovery."""
 
 from . import automatic, dense_start, levers, recipes, schedules, settings
+from .allr import allr
 from .alternation import acdc
 from .choices import Choice, Largest, Score, Steered, View, layer_targets, magnitude
 from .collectives import any_process, broadcast_buffers, leave_group, several_processes
@@ -91,6 +92,7 @@ __all__ = [
     "Share",
     "Steered",
     "View",
+    "allr",
     "any_process",
     "apply_masks_",
     "automatic",

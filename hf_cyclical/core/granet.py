@@ -44,6 +44,8 @@ def granet(
     return replace(
         recipe,
         update_at=lambda t: recipe.update_at(t) or t % delta_t == 0,
-        choose=Regrowth(cosine(fraction, _LEAST, T), gradient, Within(math.ceil), Largest(share=ranked)),
+        choose=Regrowth(
+            cosine(fraction, _LEAST, T), gradient, Within(math.ceil), Largest(share=ranked), forget=forget_state
+        ),
         forget=forget_state,
     )

@@ -7,7 +7,8 @@ largest weight of every layer has the highest score there is, 1.
 Within a layer scores have the order of magnitudes. So the scores only decide how many weights each layer loses, and
 which ones is the same selection as everywhere. Nor must all scores be known: of a large layer, counts and sums over
 bins of similar magnitude bound them, and only the weights of bins that the cut may pass through are sorted. The sums
-are of whole numbers, so that they are the same in whatever order a device adds them.
+are of whole numbers, so that they are the same in whatever order a device adds them, or processes that each hold a
+part. Of these all get the magnitudes that are sorted, and no others; of small layers and of float64, that is all.
 """
 
 import math
@@ -37,18 +38,29 @@ class _Bins(NamedTuple):
     above: Tensor | None
 
 
-def lamp_counts(layers: Mapping[str, Tensor], k: int, row_floor: int = 0) -> dict[str, int]:
+def lamp_counts(
+    layers: Mapping[str, Tensor], sizes: Mapping[str, int], k: int, row_floor: int, shards: Shards
+) -> dict[str, int]:
     """How many weights each layer loses when the `k` of lowest score go; of equal scores, those of earlier layers.
 
     With a `row_floor`, the `k` of lowest score except those that are among the `row_floor` largest of their row.
+
+    Args:
+        layers: The part of each layer that is here.
+        sizes: How many weights it has in one piece.
+        k: How many go.
+        row_floor: How many every row keeps at least.
+        shards: The processes that hold the parts.
     """
-    if not all(finite(w) for w in layers.values()):
-        refuse_unranked(layers, Shards())
+    device = next(iter(layers.values())).device
+    if shards.totals([sum(not finite(w) for w in layers.values())], device) != [0]:
+        refuse_unranked(layers, shards)
     spared = {name: _spared(w, row_floor) for name, w in layers.items()}
-    k = min(k, sum(w.numel() - max(len(spared[name]), 1) for name, w in layers.items()))
+    stay = shards.totals((len(some) for some in spared.values()), device)
+    k = min(k, sum(n - max(kept, 1) for n, kept in zip(sizes.values(), stay, strict=True)))
     if not k:
         return dict.fromkeys(layers, 0)
-    bins = {name: _bins(w.flatten(), spared[name]) for name, w in layers.items()}
+    bins = {name: _bins(w.flatten(), spared[name], sizes[name], shards) for name, w in layers.items()}
     low, high = _bracket(list(bins.values()), k)
     lost, scores = {}, {}
     for name, (counts, lowest, highest, above) in bins.items():
@@ -57,12 +69,11 @@ def lamp_counts(layers: Mapping[str, Tensor], k: int, row_floor: int = 0) -> dic
         if above is None:
             scores[name] = lowest[first:last]
         else:
-            inside = _between(layers[name].flatten(), first, last)
-            scores[name] = _scores(inside, _between(spared[name], first, last), float(above[last - 1]))
+            inside, stays = (shards.gather(_between(w, first, last)) for w in (layers[name].flatten(), spared[name]))
+            scores[name] = _scores(inside, stays, float(above[last - 1]))
     masks: Masks = {name: torch.empty_like(score, dtype=torch.bool) for name, score in scores.items()}
-    sizes = {name: score.numel() for name, score in scores.items()}
     keep_largest(scores, k - sum(lost.values()), masks, Shards())
-    return {name: lost[name] + sizes[name] - int(masks[name].count_nonzero()) for name in layers}
+    return {name: lost[name] + scores[name].numel() - int(masks[name].count_nonzero()) for name in layers}
 
 
 def _spared(w: Tensor, row_floor: int) -> Tensor:
@@ -83,28 +94,30 @@ def _at_rank(values: Tensor, counts: Tensor, k: int) -> float:
     return float(values[torch.searchsorted(counts[order].cumsum(0), k)])
 
 
-def _bins(w: Tensor, spared: Tensor) -> _Bins:
-    if w.numel() <= SMALL or w.dtype == torch.float64:
-        scores = _scores(w, spared)
+def _bins(w: Tensor, spared: Tensor, size: int, shards: Shards) -> _Bins:
+    if size <= SMALL or w.dtype == torch.float64:
+        key = torch.promote_types(w.dtype, torch.float32)  # which every backend can send
+        scores = _scores(shards.gather(w.to(key)), shards.gather(spared.to(key)))
         return _Bins(torch.ones_like(scores, dtype=torch.int64), scores, scores, None)
-    counts, offsets, squares = torch.zeros(3, _BINS, dtype=torch.int64, device=w.device)
+    sums = torch.zeros(4, _BINS, dtype=torch.int64, device=w.device)
+    counts, offsets, squares, stay = sums
     for bits in Ranked(w).magnitudes(torch.float32):
         number = bits >> _SHIFT
         offset = bits.bitwise_and_((1 << _SHIFT) - 1).double()
         counts += torch.bincount(number, minlength=_BINS)
         offsets += torch.bincount(number, offset, minlength=_BINS).long()
         squares += torch.bincount(number, offset.square_(), minlength=_BINS).long()
-    counts, offsets, squares = counts.cpu(), offsets.cpu(), squares.cpu()
+    for bits in Ranked(spared).magnitudes(torch.float32):
+        stay += torch.bincount(bits >> _SHIFT, minlength=_BINS)
+    counts, offsets, squares, stay = shards.sum(sums).cpu()
     edges = (torch.arange(_BINS + 1, dtype=torch.int32) << _SHIFT).view(torch.float32).double()
     edges[-1] = 2.0**128
     lower, upper = edges[:-1], edges[1:]
     unit = (upper - lower) / (1 << _SHIFT)  # |w| = lower + unit * offset
-    sums = counts * lower**2 + 2 * lower * unit * offsets + unit**2 * squares
-    down_to = sums.flip(0).cumsum(0).flip(0)
+    in_bin = counts * lower**2 + 2 * lower * unit * offsets + unit**2 * squares
+    down_to = in_bin.flip(0).cumsum(0).flip(0)
     above = torch.cat([down_to[1:], down_to.new_zeros(1)])
-    for bits in Ranked(spared).magnitudes(torch.float32):
-        counts -= torch.bincount(bits >> _SHIFT, minlength=_BINS).cpu()
-    return _Bins(counts, (lower**2 / down_to).nan_to_num(0.0, posinf=2.0), upper**2 / (upper**2 + above), above)
+    return _Bins(counts - stay, (lower**2 / down_to).nan_to_num(0.0, posinf=2.0), upper**2 / (upper**2 + above), above)
 
 
 def _between(w: Tensor, first: int, last: int) -> Tensor:

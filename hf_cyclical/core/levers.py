@@ -33,6 +33,13 @@ class Levers:
         "Re-estimate BatchNorm's statistics from so many training batches before the pruned model is evaluated on the "
         "way, after which those of training come back, and at the end, when they stay. Changes no weight. 0 for none."
     )
+    allr: Annotated[float | None, number("[0, 1]", "use 0.1, or leave it out", only_pruning=True)] = says(
+        "Multiply the learning rate as ALLR does (Zimmer et al. 2023): by the part of the weights' norm that pruning "
+        "to the target takes, over the root of the fraction pruned, and by this number at least (the authors take "
+        "the epochs of retraining over those of dense training). 0.1 if the argument has no value.",
+        nargs="?",
+        const=0.1,
+    )
     lr_warmup: Annotated[float | None, number("[0, 1)", "use 0.1, or leave it out", only_pruning=True)] = says(
         "Part of each cycle (of the run for acdc) in which the learning rate rises by equal steps to its start; "
         "lr_shape takes the rest."

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .choices import Choice, Largest, Score, View
 from .groups import grow_in_groups
+from .moments import Forget, forget_nothing
 from .patterns import UNSTRUCTURED, Pattern
 from .schedules import Schedule
 from .shards import Shards, local
@@ -72,6 +73,7 @@ class Regrowth:
         score: By what others come in their place, the largest first.
         exchange: How many in each layer.
         prune: Which weights stay where the sparsity rises.
+        forget: What those that it prunes lose, which may come back in the same update.
         row_floor: How many weights every row keeps at least.
         pattern: How the zeros are arranged. Blocks are exchanged for blocks; of n:m as many come in a group as go, and
             nothing moves to another layer. What fills no group or block is exchanged for its like.
@@ -81,12 +83,14 @@ class Regrowth:
     score: Score
     exchange: Exchange = _WITHIN
     prune: Choice = _MAGPRUNE
+    forget: Forget = forget_nothing
     row_floor: int = 0
     pattern: Pattern = UNSTRUCTURED
 
     def __call__(self, view: View, s: float, out: Masks) -> None:
         if s > view.s:
             self.prune(view, s, out)
+            self.forget(view.optimizer, view.params, out)
         fraction = self.fraction(view.t)
         if fraction:
             self._exchange(view, fraction, out)

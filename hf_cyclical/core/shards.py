@@ -2,7 +2,7 @@
 
 A weight that is split is a DTensor, cut along its first dimension: what process r holds comes, in the order of the
 index, before what process r + 1 holds. Masks and history always have the layout of the part that is here; only counts
-travel.
+travel, and the magnitudes that LAMP sorts.
 """
 
 import sys
@@ -136,6 +136,18 @@ class Shards:
         gathered = [torch.empty_like(counts) for _ in range(n)]
         dist.all_gather(gathered, counts, group=self.group)
         return torch.stack(gathered)[:rank].sum(dim=0)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Some values of every process, one after the other; each may have another number of them."""
+        if self.group is None:
+            return values
+        rank, n = dist.get_rank(self.group), dist.get_world_size(self.group)
+        lengths = self.totals((values.numel() * (rank == r) for r in range(n)), values.device)
+        padded = values.new_zeros(max(lengths))
+        padded[: values.numel()] = values
+        gathered = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(gathered, padded, group=self.group)
+        return torch.cat([part[:length] for part, length in zip(gathered, lengths, strict=True)])
 
     def totals(self, counts: Iterable[int], device: torch.device) -> list[int]:
         """Some numbers, each summed over all processes."""

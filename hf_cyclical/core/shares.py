@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import PruningError
 from .lamp_counts import lamp_counts
 from .shards import Shards
 from .topk import Masks, floor_kept, prune_group
@@ -66,9 +65,8 @@ def erk(layers: Layers, s: float) -> dict[str, int]:
 
 def lamp(layers: Layers, s: float) -> dict[str, int]:
     """Weights of all layers compete by magnitudes that are adapted to their layer (Lee et al., 2021)."""
-    if layers.shards.several:
-        raise PruningError("share 'lamp' is not made for weights that are split among processes: use DDP, or another")
-    return lamp_counts(layers.scores, round(s * sum(layers.sizes.values())), layers.row_floor)
+    k = round(s * sum(layers.sizes.values()))
+    return lamp_counts(layers.scores, layers.sizes, k, layers.row_floor, layers.shards)
 
 
 def ranked(layers: Layers, s: float) -> dict[str, int]:

@@ -38,7 +38,8 @@ class DataArguments:
         default=None,
         metadata={
             "help": "Hold out such a part of the training images, the same part of each class and the same images "
-            "whatever the seed, and evaluate on these: to choose settings without a look at the evaluation images."
+            "whatever the seed, and evaluate on these: to choose settings without a look at the evaluation images. A "
+            "model that was trained on all training images knows them."
         },
     )
     image_column_name: str | None = field(

@@ -15,6 +15,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     recommendation="Facts Recommended most_dense new_head recommended",
     published="LINEAR_RECOVERY",
     result_table="table",
-    results="Cell RESULTS_NAME Results Setting check_dense check_folder check_report claimed load_results make_folder "
-    "read_folder read_reports report_path save_results write_report",
+    results="Cell RESULTS_NAME Results Setting check_dense check_folder check_report claimed dense_losses load_results "
+    "make_folder read_folder read_reports report_path save_results write_report",
 )

@@ -1,7 +1,8 @@
 """The choice of a method's learning rate and share, on images that are held out: a search by coordinates.
 
-First all rates are tried with the method's own share, then the other shares with the best rate. What is tried next
-follows from the results alone, so that a search can be interrupted, and made by several commands.
+First some rates are tried with the method's own share, and further ones while the best is the lowest or highest of
+them; then the other shares with the best rate. What is tried next follows from the results alone, so that a search can
+be interrupted, and made by several commands.
 """
 
 import json
@@ -14,7 +15,7 @@ from hf_cyclical.formats import write_text
 from hf_cyclical.reports import final_metrics
 
 from .results import Cell, Results, Setting
-from .rivals import RATES, SHARES, own_share
+from .rivals import FIRST_RATES, RATES, SHARES, own_share
 
 CHOSEN_NAME = "chosen.json"
 
@@ -83,14 +84,17 @@ def incomplete(results: Results) -> list[str]:
 
 
 def _untried(method: str, scores: Mapping[str, float]) -> list[Candidate]:
-    """What is still to be tried: rates, and once all are there, shares; in no order of their results."""
-    own = own_share(method)
-    rates = [Candidate(method, rate, own) for rate in RATES]
-    missing = [candidate for candidate in rates if candidate.label not in scores]
+    """What is still to be tried: rates, and once the best has neighbours that are worse, shares."""
+    rates = [Candidate(method, rate, own_share(method)) for rate in RATES]
+    missing = [c for c in rates if c.rate in FIRST_RATES and c.label not in scores]
     if missing:
         return missing
-    best = max(rates, key=lambda candidate: scores[candidate.label])
-    return [c for share in SHARES if (c := best._replace(share=share)).label not in scores]
+    tried = [c for c in rates if c.label in scores]
+    best = max(tried, key=lambda candidate: scores[candidate.label])
+    i = rates.index(best)
+    return [c for c in rates[max(i - 1, 0) : i + 2] if c not in tried] or [
+        c for share in SHARES if (c := best._replace(share=share)).label not in scores
+    ]
 
 
 def _best(method: str, scores: Mapping[str, float]) -> Candidate:
@@ -99,8 +103,12 @@ def _best(method: str, scores: Mapping[str, float]) -> Candidate:
 
 
 def _scores(results: Results) -> dict[str, float]:
-    """The mean accuracy of every label; a run without one, as it has diverged, counts as 0."""
+    """The mean accuracy of every label of which all runs are there; a run that has diverged counts as 0."""
     found: dict[str, list[float]] = {}
     for cell, report in results.items():
         found.setdefault(cell.label, []).append(final_metrics(report).get("accuracy", 0.0))
-    return {label: mean(values) for label, values in found.items()}
+    most: dict[str, int] = {}  # of each method
+    for label, values in found.items():
+        method = Candidate.of(label).method
+        most[method] = max(most.get(method, 0), len(values))
+    return {label: mean(values) for label, values in found.items() if len(values) == most[Candidate.of(label).method]}

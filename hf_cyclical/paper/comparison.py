@@ -13,7 +13,7 @@ from hf_cyclical.methods import applies
 from hf_cyclical.reports import PruningReport, load_report
 
 from .choice import save_chosen, wanted
-from .experiments import EXPERIMENTS, Experiment, epochs_of
+from .experiments import EXPERIMENTS, Experiment, Variant, epochs_of
 from .figures import plot_comparison
 from .presets import PRESETS
 from .result_table import table
@@ -72,10 +72,18 @@ class Comparison:
         )
         if "dense_epochs" in values:
             values["dense_epochs"] = [f"{scale * variant.settings['dense_epochs']:g}"]
+        values |= self._per_run(variant)
         method = variant.settings["method"]
         values |= {name: given for name, given in self.more.items() if applies(method, name)}
         values |= {"target_sparsity": [cell.sparsity], "seed": [cell.seed], "model_name_or_path": [model]}
         return {"preset": [self.experiment.preset], **values}
+
+    def _per_run(self, variant: Variant) -> Values:
+        """The settings that are for the full budget, for that of this comparison."""
+        updates, full = self.setting.updates, self.experiment.updates
+        part = updates / full if updates and full else self.setting.scale
+        given = PRESETS[self.experiment.preset].settings | variant.settings
+        return {name: [max(round(part * given[name]), 1)] for name in variant.per_run if part != 1}
 
     def dense_settings(self) -> Values:
         """The arguments of the training of the dense model."""

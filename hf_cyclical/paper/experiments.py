@@ -1,10 +1,14 @@
 """The paper's experiments by name: variants of a method x sparsities, on the model and data of a preset."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_cyclical.methods import applies
+
 from . import levers, rivals
 from .presets import PRESETS
+from .recommendation import recommended_rate
 
 
 @dataclass(frozen=True)
@@ -14,10 +18,12 @@ class Variant:
     Attributes:
         label: Its name in the table.
         settings: Arguments of hf-cyclical prune, over those of the preset.
+        per_run: Those in updates that grow and shrink with the budget, so that a run has as many of them.
     """
 
     label: str
     settings: dict[str, Any]
+    per_run: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Experiment:
         rivals: Whether it compares methods of different authors: with their cost, and the paper's Table 4 beside them.
         chooses: Whether it only chooses settings, on images that are held out.
         levers: Whether its rows add one lever at a time.
+        updates: Of pruning in a run of the full budget, where settings are `per_run`.
     """
 
     about: str
@@ -47,6 +54,7 @@ class Experiment:
     rivals: bool = False
     chooses: bool = False
     levers: bool = False
+    updates: int | None = None
 
 
 def _methods(*names: str) -> tuple[Variant, ...]:
@@ -87,7 +95,14 @@ def _cycles(epochs: int, **more: Any) -> tuple[Variant, ...]:
     )
 
 
-def _rivals(name: str, preset: str, epoch: int, seeds: tuple[int, ...], dense: dict[str, Any]) -> dict[str, Experiment]:
+def _rivals(
+    name: str,
+    preset: str,
+    epoch: int,
+    seeds: tuple[int, ...],
+    dense: dict[str, Any],
+    choice_seeds: tuple[int, ...] = (1,),
+) -> dict[str, Experiment]:
     """The comparison with the rivals, and the choice of their settings; `epoch` is the number of updates of one."""
     settings = PRESETS[preset].settings
     budget = rivals.Budget(epoch, settings["pruning_epochs"], settings["per_device_train_batch_size"])
@@ -97,40 +112,56 @@ def _rivals(name: str, preset: str, epoch: int, seeds: tuple[int, ...], dense: d
         name: Experiment(
             f"the rivals of the paper's Table 4 in one engine, from one dense model ({preset})",
             preset,
-            tuple(Variant(label, settings) for label, settings in rows.items()),
+            _rival_variants(rows, budget),
             _CIFAR,
             seeds,
             dense=dense,
             rivals=True,
+            updates=budget.updates,
         ),
         f"{name}-choice": Experiment(
             f"their learning rates and shares, chosen on held-out training images ({preset})",
             preset,
-            tuple(Variant(label, settings) for label, settings in tried.items()),
+            _rival_variants(tried, budget),
             (0.98,),
+            choice_seeds,
             dense=dense | {"holdout": rivals.HOLDOUT},
             chooses=True,
+            updates=budget.updates,
         ),
     }
 
 
+def _rival_variants(rows: Mapping[str, dict[str, Any]], budget: rivals.Budget) -> tuple[Variant, ...]:
+    return tuple(
+        Variant(label, settings, ("delta_t",) if rivals.scales(settings["method"], budget) else ())
+        for label, settings in rows.items()
+    )
+
+
 def _levers(
-    name: str, preset: str, rate: float, seeds: tuple[int, ...], dense: dict[str, Any]
+    name: str, preset: str, epoch: int, rate: float, seeds: tuple[int, ...], dense: dict[str, Any]
 ) -> dict[str, Experiment]:
     """The table of levers, and the same on held-out training images, to choose from; `rate` is the dense training's."""
-    held_out = {"holdout": rivals.HOLDOUT}
+    held_out, settings = {"holdout": rivals.HOLDOUT}, PRESETS[preset].settings
+    tried = levers.rows(rate, recommended_rate(settings["per_device_train_batch_size"]))
     return {
         label: Experiment(
             f"what helps beyond the paper's settings, one lever added at a time{where} ({preset})",
             preset,
-            tuple(Variant(row, settings | more) for row, settings in levers.rows(rate).items()),
+            tuple(Variant(label, row | more, ("delta_t",) if _scales(row) else ()) for label, row in tried.items()),
             (0.9, 0.95, 0.98),
             seeds,
             dense=dense | more,
             levers=True,
+            updates=epoch * settings["pruning_epochs"],
         )
         for label, where, more in ((name, "", {}), (f"{name}-choice", ", on held-out training images", held_out))
     }
+
+
+def _scales(row: dict[str, Any]) -> bool:
+    return row.get("delta_t") != "auto" and applies(row["method"], "delta_t")
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -164,10 +195,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         (0.95, 0.98, 0.99),
         _DIGITS_SEEDS,
     ),
-    **_rivals("digits-rivals", "digits", 15, _DIGITS_SEEDS, {}),
+    **_rivals("digits-rivals", "digits", 15, _DIGITS_SEEDS, {}, choice_seeds=(1, 2, 3)),
     **_rivals("cifar10-resnet20-rivals", "cifar10-resnet20", 196, (1,), _CIFAR_DENSE),
-    **_levers("digits-levers", "digits", 0.05, _DIGITS_SEEDS, {}),
-    **_levers("cifar10-resnet20-levers", "cifar10-resnet20", 0.1, (1,), _CIFAR_DENSE),
+    **_levers("digits-levers", "digits", 15, 0.05, _DIGITS_SEEDS, {}),
+    **_levers("cifar10-resnet20-levers", "cifar10-resnet20", 196, 0.1, (1,), _CIFAR_DENSE),
     **{
         f"{data}-{model}": Experiment(
             f"the paper's Table {6 if data == 'cifar10' else 7} ({model})",

@@ -22,9 +22,13 @@ PAPER: Mapping[str, Any] = {
 
 
 def levers(rate: float) -> dict[str, dict[str, Any]]:
-    """The settings of each lever, in the order in which they are added; `rate` is the dense training's largest."""
+    """The settings of each lever, in the order in which they are added; `rate` is the dense training's largest.
+
+    How many cycles there are is none: in a short run of the recipe there is one, and all that follows would be gradual.
+    """
     return {
-        "floor": {"row_floor": 1, "mask_momentum": True},
+        "floor": {"row_floor": 1},
+        "momentum": {"mask_momentum": True},
         "rate": {"learning_rate": rate, "lr_shape": "cosine"},
         "warm-up": {"lr_warmup": 0.1},
         "lamp": {"share": "lamp"},
@@ -32,13 +36,11 @@ def levers(rate: float) -> dict[str, dict[str, Any]]:
         "distill": {"distill": 0.5},
         "recalibrate": {"recalibrate": 50},
         "average": {"ema_decay": 0.99},
-        "delta_t": {"delta_t": "auto"},
-        "cycles": {"cycles": "auto"},
     }
 
 
-def rows(rate: float) -> dict[str, dict[str, Any]]:
-    """The settings of each row by its label."""
+def rows(rate: float, recommended: float) -> dict[str, dict[str, Any]]:
+    """The settings of each row by its label; `recommended` is the rate of the recipe that users get."""
     found, together = {"paper": dict(PAPER)}, dict(PAPER)
     tried = levers(rate)
     for name, settings in tried.items():
@@ -52,7 +54,13 @@ def rows(rate: float) -> dict[str, dict[str, Any]]:
         found[f"all, {share}"] = together | {"share": share}
     for other in (rate / 5, rate / 2, rate * 2):
         found[f"all, lr {other:g}"] = together | {"learning_rate": other}
+    found["all, allr 0"] = together | {"allr": 0.0}
+    found["all, delta_t"] = together | {"delta_t": "auto"}
+    for cycles in (2, 3):  # one is gradual pruning
+        found[f"all, {cycles} cycles"] = together | {"cycles": cycles}
     found["all, linear"] = together | {"lr_shape": "linear"}
+    automatic = {"cycles": "auto", "delta_t": "auto", "learning_rate": recommended}
+    found["recipe"] = {name: value for name, value in together.items() if name != "ema_decay"} | automatic
     return found
 
 

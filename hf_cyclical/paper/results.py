@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,18 +207,19 @@ def check_report(cell: Cell, report: PruningReport, source: str, remedy: str) ->
         raise PruningError(f"{source} is of sparsity and seed {there}, not {(cell.sparsity, cell.seed)}: {remedy}")
 
 
-def check_dense(there: Results, results: Results, source: str) -> None:
-    """Refuse runs that started from another dense model."""
-    losses: list[tuple[Cell, float]] = [
-        (cell, report.dense["loss"])
-        for cell, report in [*there.items(), *results.items()]
-        if "loss" in report.dense and not report.dense_updates  # after which each run has a dense model of its own
-    ]
-    for cell, loss in losses:
-        if not math.isclose(loss, losses[0][1], rel_tol=_EQUAL):
+def dense_losses(results: Results) -> dict[Cell, float]:
+    """The loss of the dense model that each run started from; without runs that trained one of their own."""
+    return {c: r.dense["loss"] for c, r in results.items() if "loss" in r.dense and not r.dense_updates}
+
+
+def check_dense(there: Results, losses: Mapping[Cell, float], source: str) -> None:
+    """Refuse runs whose dense model has another loss than that of the runs that are there."""
+    known = [*dense_losses(there).items(), *losses.items()]
+    for cell, loss in known:
+        if not math.isclose(loss, known[0][1], rel_tol=_EQUAL):
             raise PruningError(
-                f"{source} starts from another dense model than {losses[0][0]}: the loss of {cell} is {loss:g} there, "
-                f"{losses[0][1]:g} here: copy the dense model's folder before you start runs on another machine"
+                f"{source} starts from another dense model than {known[0][0]}: the loss of {cell} is {loss:g} there, "
+                f"{known[0][1]:g} here: copy the dense model's folder before you start runs on another machine"
             )
 
 

@@ -59,12 +59,12 @@ def row_report(model: nn.Module, pruner: TVPGD, row_floor: int) -> dict[str, Any
 
 
 def classifier(model: nn.Module, params: Mapping[str, Tensor]) -> str | None:
-    """The last of the pruned weights that has a row for every class of the model; None if there is none."""
+    """The last of the model's weights that has a row for every class; None if there is none, or it is not pruned."""
     config = getattr(model, "config", None)
     if not isinstance(config, PreTrainedConfig):
         return None
-    found = [name for name, p in params.items() if p.dim() > 1 and len(p) == config.num_labels]
-    return found[-1] if found else None
+    found = [name for name, p in model.named_parameters() if p.dim() > 1 and len(p) == config.num_labels]
+    return found[-1] if found and found[-1] in params else None
 
 
 def zeros(params: Mapping[str, Tensor]) -> int:

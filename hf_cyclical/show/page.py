@@ -111,8 +111,9 @@ class Page:
     def _loaded(self, now: Snapshot) -> Predictor:
         if now.model is None:
             raise PruningError(_without_weights(now))
-        if self._predictor is None or self._predictor[0] != (now.model, now.updates):
-            self._predictor = (now.model, now.updates), Predictor(now.model, self.dense)
+        found = now.model, _stamp(self.job)  # a folder may have another run's model after as many updates
+        if self._predictor is None or self._predictor[0] != found:
+            self._predictor = found, Predictor(now.model, self.dense)
         return self._predictor[1]
 
     def _layers(self, now: Snapshot, measure: str) -> tuple[Any, Any]:

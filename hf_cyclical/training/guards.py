@@ -24,7 +24,6 @@ from hf_cyclical.core import (
     refuse_without_momentum,
     refuse_without_restart,
 )
-from hf_cyclical.methods import SHARES
 
 from .distributed import TESTED, describe_processes
 
@@ -101,10 +100,8 @@ def refuse_untested(trainer: Trainer) -> None:
             raise PruningError("FSDP with cpu_offload is not tested: turn it off")
         if trainer.pruning.distill:
             raise PruningError("distill is not made for weights that FSDP splits: use DDP, or leave it out")
-        share = trainer.pruning.resolved("share")
-        if not SHARES[share].splits:
-            others = " or ".join(name for name, row in SHARES.items() if row.splits)
-            raise PruningError(f"share {share!r} is not made for weights that FSDP splits: use DDP, or share {others}")
+        if trainer.pruning.allr is not None:
+            raise PruningError("allr is not made for weights that FSDP splits: use DDP, or leave it out")
         if getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy) is size_based_auto_wrap_policy:
             raise PruningError("SIZE_BASED_WRAP fails on lists of layers: use TRANSFORMER_BASED_WRAP or NO_WRAP")
     elif trainer.args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":

@@ -13,6 +13,7 @@ from hf_cyclical.reports import align, classifier
 
 from .distillation import Distillation, describe_distillation
 from .distributed import describe_processes
+from .rates import rate_part
 from .recalibration import batch_norms, recalibration_batches
 from .trainer import CyclicalPruningTrainer
 
@@ -37,6 +38,7 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters())
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
+    part = rate_part(trainer)
     kept = _kept(config, params)
     arranged = f", {config.arrangement.words}" if config.pattern else ""
     goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
@@ -49,12 +51,13 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
         *said,
         f"  {recipe.T:,} optimizer updates: {dense:,} dense, {recipe.T - dense:,} in {_count(k, 'cycle')}",
         *_lever_lines(trainer, recipe),
+        *_allr_lines(trainer, learning_rate, part),
         f"  {prunable:,} of the model's {parameters:,} weights can be pruned, in {_count(len(params), 'layer')}:",
         "",
         _indent(align(_layer_rows(params, kept, config))),
         "",
         *_layer_lines(trainer, params, kept),
-        _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, learning_rate)])),
+        _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, part * learning_rate)])),
         "",
         *_mask_lines(recipe),
     ]
@@ -79,6 +82,13 @@ def _lever_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     return lines
 
 
+def _allr_lines(trainer: CyclicalPruningTrainer, learning_rate: float, part: float) -> list[str]:
+    if trainer.pruning.allr is None:
+        return []
+    why = "by the norm that pruning to the target takes from these weights"
+    return [f"  ALLR: {part:.3g} of the learning rate {learning_rate:g}, {why}."]
+
+
 def _auto_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
     """What follows from the length of the run."""
     fitted = trainer.fitted()
@@ -87,7 +97,10 @@ def _auto_lines(trainer: CyclicalPruningTrainer, recipe: Recipe) -> list[str]:
         return []
     suit = "which suit" if chosen != "1 cycle" else "which suits"
     updates = _count(recipe.T - recipe.cycles[0].start, "update")
-    return [f"  {chosen[0].upper()}{chosen[1:]}, {suit} {updates} of pruning (auto)."]
+    lines = [f"  {chosen[0].upper()}{chosen[1:]}, {suit} {updates} of pruning (auto)."]
+    if trainer.pruning.init_sparsity is not None and fitted.init_sparsity is None:
+        lines.append(f"  init_sparsity {trainer.pruning.init_sparsity:g} has no effect, as there is no second cycle.")
+    return lines
 
 
 def _updates(n: int | str | None) -> str:

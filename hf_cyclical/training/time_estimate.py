@@ -17,7 +17,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_cyclical.config import PruningConfig
-from hf_cyclical.core import TVPGD, Recipe, prunable_parameters
+from hf_cyclical.core import TVPGD, Recipe, any_process, prunable_parameters
 from hf_cyclical.core.schedules import never
 from hf_cyclical.methods import METHODS
 
@@ -110,7 +110,7 @@ class _Clock(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.ends.append(time.perf_counter())
-        if len(self.ends) > 1 and self.ends[-1] - self.ends[0] > _LONGEST:
+        if any_process(self.ends[-1] - self.ends[0] > _LONGEST, args.device):  # all stop after the same update
             control.should_training_stop = True
 
 

@@ -24,6 +24,7 @@ from .guards import fitting, refuse_other_schedules, refuse_planned_optimizer, r
 from .layer_guards import refuse_layers
 from .pruning_state import check_state
 from .pushing import Publisher
+from .rates import rates_of
 from .recalibration import Recalibration
 from .run import PruningRun
 from .run_settings import run_settings
@@ -124,7 +125,7 @@ class CyclicalPruningTrainer(WholeDataTrainer):
         params = self._checked_parameters()
         optimizer = optimizer or self.optimizer
         recipe = fitting(self._recipe(num_training_steps), self.pruning, optimizer, params)
-        self.lr_scheduler = scheduler = LambdaLR(optimizer, recipe.eta)
+        self.lr_scheduler = scheduler = LambdaLR(optimizer, eta := rates_of(self, recipe))
         self._created_lr_scheduler = True
         self.run = PruningRun(
             self.unwrapped(),
@@ -132,7 +133,7 @@ class CyclicalPruningTrainer(WholeDataTrainer):
             params,
             recipe,
             optimizer=unwrapped(optimizer),
-            learning_rate=lambda t: scheduler.base_lrs[0] * recipe.eta(t),
+            learning_rate=lambda t: scheduler.base_lrs[0] * eta(t),
             replicas=copies(self),
             recalibration=Recalibration.of(self),
         )

@@ -24,22 +24,24 @@ from .common import SPARSITY, Row, ratio, row, seconds, take_turns
 
 CHANNELS_LAST = {"channels innermost": {"channels_last": True}}  # which torch.nn.utils.prune does not take
 WEIGHTS = {"Gaussian weights": {}, "90 % of them zero": {"zeros": 0.9}}
+FLOORED = {"a floor of the rows": {}, "a floor that a tenth of the rows need": {"small": 0.1}}
 
 
 def choose_masks(options: argparse.Namespace) -> list[Row]:
     """Speed of a choice of local masks for a ResNet-50."""
     rows = []
-    for kind, made in WEIGHTS.items():
+    for kind, made in (WEIGHTS | FLOORED).items():
         model, weights = resnet50(**made)
         count = sum(w.numel() for w in weights.values())
         layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in weights}
         ours = {name: torch.empty_like(w, dtype=torch.bool) for name, w in weights.items()}
         theirs: dict[str, Tensor] = {}
-        choose = partial(magprune, weights, SPARSITY, out=ours)
+        choose = partial(magprune, weights, SPARSITY, row_floor=int(kind in FLOORED), out=ours)
         turns = take_turns(partial(seconds, choose), partial(torch_prune, layers, weights, theirs), 7)
         speeds = [(count / 1e6 / a, count / 1e6 / b) for a, b in turns]
         rows.append(row(f"magprune / l1_unstructured, {kind}", "M weights/s", speeds, (">=", 3)))
-        if not made:  # where many weights are equal, torch drops any of them; even here a tie at the threshold occurs
+        if kind == "Gaussian weights":
+            # Where many weights are equal, torch drops any of them; even here a tie at the threshold occurs.
             tied = {name: w.abs() == w.abs()[ours[name]].min() for name, w in weights.items()}
             differ = sum(int(((ours[name] ^ theirs[name]) & ~tied[name]).count_nonzero()) for name in weights)
             rows.append(ratio("masks that differ / all, ties aside", "weights", differ, count, ("<=", 0)))
@@ -83,14 +85,20 @@ def multiply(weights: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
         w.mul_(factors[name])
 
 
-def resnet50(zeros: float = 0.0, channels_last: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A ResNet-50 with Gaussian weights, a share of them zero, and the 25.5 million that are pruned."""
+def resnet50(
+    zeros: float = 0.0, small: float = 0.0, channels_last: bool = False
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A ResNet-50 with Gaussian weights, of which the 25.5 million are returned that are pruned.
+
+    Some weights are zero, and all of some rows too small to stay.
+    """
     model = timm.create_model("resnet50")
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     weights = {name: p.detach() for name, p in prunable_parameters(model).items()}
     for w in weights.values():
         w.normal_().mul_(torch.rand_like(w) >= zeros)
+        w[: round(small * len(w))] *= 1e-5
     return model, weights
 
 
@@ -107,10 +115,10 @@ def memory(options: argparse.Namespace) -> list[Row]:
     kept = sum(size for address, size in storages(pruner, tracker).items() if address not in not_ours)
     count, largest = sum(w.numel() for w in weights.values()), max(w.nbytes for w in weights.values())
     rows = [ratio("kept / prunable weights", "bytes", kept, count, ("<=", 2))]
-    for kind, made in (WEIGHTS | CHANNELS_LAST).items():
+    for kind, made in (WEIGHTS | CHANNELS_LAST | FLOORED).items():
         fresh = resnet50(**made)[1]
         masks = {name: torch.empty_like(w, dtype=torch.bool) for name, w in fresh.items()}
-        peak = peak_bytes(partial(magprune, fresh, SPARSITY, out=masks))
+        peak = peak_bytes(partial(magprune, fresh, SPARSITY, row_floor=int(kind in FLOORED), out=masks))
         rows.append(ratio(f"peak / largest layer, {kind}", "bytes", peak, largest, ("<=", 3)))
     return rows
 

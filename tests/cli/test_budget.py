@@ -61,7 +61,8 @@ def test_the_plan_has_as_many_epochs_as_there_is_time_for(tmp_path, monkeypatch)
     ("budget", "epochs", "updates"),
     [
         ("5m", "27 epochs, 13.5 of them dense, fit", "540 optimizer updates: 270 dense, 270 in"),  # 270 s: half
-        ("30m", "162 epochs fit", "3,240 optimizer updates: 600 dense, 2,640 in"),  # time for all 30 dense epochs
+        ("30m", "162 epochs, 81 of them dense, fit", "3,240 optimizer updates: 1,620 dense, 1,620 in"),
+        ("60m", "324 epochs fit", "6,480 optimizer updates: 2,000 dense, 4,480 in"),  # time for all 100 dense epochs
     ],
 )
 def test_a_recommended_dense_start_is_a_part_of_what_fits(tmp_path, monkeypatch, budget, epochs, updates):

@@ -256,7 +256,14 @@ def test_a_run_that_fails_is_named_and_what_is_finished_stays(compare, finished,
     assert snapshot(finished / "reports") == before
 
 
-def test_runs_from_another_dense_model_do_not_join_a_row(compare, finished):
+def test_runs_from_another_dense_model_are_refused_before_their_first_update(compare, finished, monkeypatch):
+    trained, train = [], compare_runs.train
+
+    class Counts(TrainerCallback):
+        def on_step_end(self, args, state, *rest, **kwargs):
+            trained.append(state.global_step)
+
+    monkeypatch.setattr(compare_runs, "train", lambda *given: train(*given, Counts()))
     for path in (finished / "reports").iterdir():
         report = json.loads(path.read_text())
         report["dense"]["loss"] *= 1.1
@@ -265,6 +272,7 @@ def test_runs_from_another_dense_model_do_not_join_a_row(compare, finished):
     code, _, err = compare(*TWO[:-1], 1, 2)
     assert code == 2
     assert f"{finished} starts from another dense model than" in err
+    assert not trained
     assert snapshot(finished / "reports") == before
 
 

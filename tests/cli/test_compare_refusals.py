@@ -26,6 +26,22 @@ def test_the_folder_of_another_experiment_is_left_alone(compare, finished, chang
     assert snapshot(finished) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["digits-rivals-choice", "--model_name_or_path", "trained"], "it out"),
+        (["cifar10-resnet20-levers-choice", "--model_name_or_path", "trained"], "it out"),
+        (["cifar10-resnet20", "--holdout=0.2", "--model_name_or_path", "trained"], "it out"),
+        (["imagenet-resnet50", "--holdout", "0.2"], "holdout out"),  # whose own model is trained
+    ],
+)
+def test_a_dense_model_that_may_have_seen_the_images_that_are_held_out_is_refused(compare, tmp_path, words, remedy):
+    code, _, err = compare("--experiment", *words, short=False)
+    assert code == 2
+    assert f"may have been trained on the images that are held out to choose by: leave {remedy}" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")

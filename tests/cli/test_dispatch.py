@@ -97,7 +97,6 @@ class TestMissingExtras:
             ("compare", "matplotlib", "run"),
             ("figures", "matplotlib", "run"),
             ("speed", "llvmlite", "fast"),
-            ("predict", "llvmlite", "fast"),
             ("export", "onnxruntime", "onnx"),
             ("show", "gradio", "show"),
         ],

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from support.tiny_models import LABELS, prune, save_pruned
 
-from hf_cyclical import load
+from hf_cyclical import PruningError, engine, load
 from hf_cyclical.cli import export, predict, speed
 from hf_cyclical.engine import OURS, Speed, Timing, processor_name
 from hf_cyclical.hub import read_speed
@@ -51,6 +51,33 @@ def test_predict_names_the_classes_of_an_image(folder, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert {line.split()[1] for line in lines} < set(LABELS)
+
+
+def test_predict_runs_a_dense_model_in_plain_torch_and_says_so(tmp_path, capsys):
+    model = timm.create_model("cifar_resnet8", num_classes=3)
+    timm.models.save_for_hf(model, tmp_path / "model", model_config={"label_names": LABELS}, safe_serialization=True)
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    assert predict.main([str(tmp_path / "model"), str(tmp_path / "image.png"), "--top", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split()[1] in LABELS
+    assert "In plain torch: " in err
+
+
+def test_predict_without_the_engine_says_the_same_classes(folder, tmp_path, capsys, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    assert predict.main([str(folder), str(tmp_path / "image.png")]) == 0
+    with_engine, err = capsys.readouterr()
+    assert "plain torch" not in err
+
+    def without_llvmlite(model):
+        raise PruningError("the engine needs llvmlite")
+
+    monkeypatch.setattr(engine, "compile_model", without_llvmlite)
+    assert predict.main([str(folder), str(tmp_path / "image.png")]) == 0
+    out, err = capsys.readouterr()
+    assert out == with_engine
+    assert "In plain torch: the engine needs llvmlite" in err
 
 
 def test_predict_with_classes_of_the_same_name(folder, tmp_path, capsys):

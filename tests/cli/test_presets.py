@@ -104,6 +104,18 @@ def test_a_preset_fits_every_method():
         assert args.pruning.recipe(2600, 260).s_t == 0.98
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "own"),
+    [("dpf", "delta_t", 16), ("snfs", "delta_t", None), ("acdc", "cycles", 8), ("freeze", "cycles", 1)],
+)
+@pytest.mark.parametrize("preset", ["digits", "cifar10-resnet20"])
+def test_what_a_method_has_of_its_own_is_not_the_presets(preset, method, name, own):
+    words = ("--preset", preset, "--method", method)
+    assert parse(*words).pruning.resolved(name) == own
+    if name == "delta_t" or method == "acdc":
+        assert parse(*words, f"--{name}", 30).pruning.resolved(name) == 30
+
+
 def test_a_named_model_is_not_trained_densely_first():
     args = parse("--preset", "cifar10-resnet20", "--model_name_or_path", "trained")
     assert args.pruning.dense_epochs == 0

@@ -262,6 +262,14 @@ def test_help_tells_which_defaults_a_recommended_recipe_replaces(option, capsys)
     assert "(default: pruned)" in of_argument["output_dir"]
 
 
+def test_a_file_may_end_in_a_list(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_steps: 20\nexclude:\n- '*.fc'\n")
+    code, out, err = call(file, "--seed", 3, "--plan")
+    assert code == 0, err
+    assert "fc.weight" not in out
+
+
 def test_a_json_file_works_and_an_unknown_key_in_it_is_named(tmp_path):
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"target_sparcity": 0.5}))

@@ -1,11 +1,12 @@
 """`hf-cyclical prune` interrupted, resumed, and on several processes."""
 
 import os
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.started import PYTHON, SHORT, TORCHRUN, call, interrupt, prune, run, start
+from support.started import PYTHON, ROOT, SHORT, TORCHRUN, call, interrupt, prune, run, start
 from transformers import AutoModelForImageClassification
 
 from hf_cyclical import load_report
@@ -30,6 +31,14 @@ def test_ctrl_c_leaves_a_checkpoint_that_is_resumed_to_the_same_model(tmp_path):
     stopped, whole = (AutoModelForImageClassification.from_pretrained(tmp_path / n) for n in ("stopped", "whole"))
     assert all(torch.equal(p, q) for p, q in zip(stopped.parameters(), whole.parameters(), strict=True))
     assert load_report(tmp_path / "stopped").cycles == load_report(tmp_path / "whole").cycles
+
+
+def test_the_script_runs_without_any_argument(tmp_path):
+    """The README's first command, whose run is of default settings in a default folder."""
+    process = start([sys.executable, ROOT / "scripts/prune.py"], cwd=tmp_path, start_new_session=True)
+    out, _ = interrupt(process, r" [1-9]\d*/\d")
+    assert process.returncode == 130
+    assert out.strip().splitlines()[-1].endswith("hf-cyclical prune --resume auto")
 
 
 def test_a_dense_run_resumes_from_its_newest_complete_checkpoint(tmp_path, capsys):

@@ -30,9 +30,29 @@ def test_the_plan_says_what_was_chosen_and_why(model):
     start = lines.index("Chosen here, as no argument says otherwise:")
     assert "learning_rate 0.00625: near that of dense training, for 32 images an update" in lines[start + 4]
     assert "share lamp: layers that need more weights keep more of them than with the paper's uniform share" in lines
-    assert "dense_epochs 3: the head is new to these classes: all weights are trained densely first" in out
-    assert "132 optimizer updates: 12 dense, 120 in 1 cycle" in out  # 4 an epoch
-    assert "Distillation: the model as it is after the 12 dense updates teaches" in out
+    assert "pruning_epochs 500: 2,000 updates, as many as a cycle needs to recover" in out
+    assert "dense_epochs 50: the head is new to these classes: all weights are trained densely first" in out
+    assert "2,200 optimizer updates: 200 dense, 2,000 in 1 cycle" in out  # 4 an epoch
+    assert "Distillation: the model as it is after the 200 dense updates teaches" in out
+
+
+def test_allr_is_refused_where_the_head_is_new(model):
+    code, _, err = call(*model, "--allr", "--plan")
+    assert code == 2
+    assert "error: allr 0.1 needs trained weights, and the head of '" in err
+    assert err.endswith("would be random: leave allr out\n")
+
+
+def test_dense_updates_are_out_of_updates(model):
+    code, _, err = call(*model, "--dense_updates", "100", "--plan")
+    assert code == 2
+    assert err == "error: dense_updates 100 is out of max_steps, which is not given: give it, or use dense_epochs\n"
+
+
+def test_a_setting_without_a_second_cycle_is_told(model):
+    code, out, err = call(*model, "--init_sparsity", "0.3", "--plan")
+    assert code == 0, err
+    assert "init_sparsity 0.3 has no effect, as there is no second cycle." in out
 
 
 def test_what_the_user_says_wins(model):
@@ -56,8 +76,8 @@ def test_presets_stay_the_papers(tmp_path, words):
 def test_a_new_head_is_trained_first_with_a_preset_too(model):
     args = parse_arguments(["--preset", "digits", *model], description="")
     run = Run.build(args)
-    assert args.training.num_train_epochs == 667 + 3
-    assert run.trainer.plan().cycles[0].start == 12
+    assert args.training.num_train_epochs == 667 + 50
+    assert run.trainer.plan().cycles[0].start == 200
     assert [note.split()[0] for note in run.notes[1:]] == ["dense_epochs"]
 
 
@@ -106,3 +126,15 @@ def test_a_head_of_as_many_other_classes_is_trained_first(tmp_path, labels, trai
     args = parse_arguments(words, description="")
     Run.build(args)
     assert (args.pruning.dense_epochs > 0) == trained
+
+
+@pytest.mark.parametrize("words", [["--preset", "digits"], ["--dense_epochs", "0"]])
+def test_or_the_plan_says_so(tmp_path, words):
+    save_family("ResNet", tmp_path / "model", [f"animal {i}" for i in range(10)])
+    words = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(tmp_path / "out"), *DIGITS, *words]
+    code, out, err = call(*words, "--distill", "--plan")
+    assert code == 0, err
+    assert "The model's classes have other names than the data's: if they are other classes, train the head" in out
+    code, out, err = call(*words, "--dense_epochs", "2", "--plan")
+    assert code == 0, err
+    assert "other names" not in out

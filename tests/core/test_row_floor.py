@@ -12,7 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import TVPGD, Largest, PruningError, cyclical, erk, kept, lamp, magprune, ranked, uniform, whole
+from hf_cyclical.methods import METHODS, applies
 
 SHARES = [uniform, erk, ranked, lamp]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -145,7 +147,7 @@ def compare_with_one_piece(rank):
     mesh = init_device_mesh("cpu", (2,))
     parts = {name: distribute_tensor(w, mesh, [Shard(0)]) for name, w in params.items()}
     wrong = []
-    for share in (uniform, erk, ranked):
+    for share in SHARES:
         for s in (0.0, 0.5, 0.97, 0.99):
             expected, found = (magprune(weights, s, share, row_floor=1) for weights in (params, parts))
             if any(not torch.equal(whole(found[name], parts[name]), expected[name]) for name in params):
@@ -176,19 +178,35 @@ def test_a_negative_floor_is_refused():
         magprune(sized(w=(4, 5)), 0.5, row_floor=-1)
 
 
-@pytest.mark.parametrize("share", SHARES)
-def test_no_row_is_empty_after_any_update_of_a_run(share):
+def pruners_of(recipe):
+    """The pruner of a small network after each update, at a high learning rate."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
     params = {"0.weight": model[0].weight, "4.weight": model[4].weight}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    recipe = replace(cyclical(0.98, 60, k=3, delta_t=4), choose=Largest(share=share, row_floor=1))
-    pruner = TVPGD(params, recipe)
-    total = sum(p.numel() for p in params.values())
-    for t in range(60):
+    pruner = TVPGD(params, recipe, optimizer=optimizer)
+    for t in range(recipe.T):
         nn.functional.cross_entropy(model(torch.randn(8, 1, 8, 8)), torch.randint(10, (8,))).backward()
         optimizer.step()
         pruner.step(t)
         optimizer.zero_grad()
-        assert all(p.flatten(1).any(1).all() for p in params.values())
+        yield pruner
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_no_row_is_empty_after_any_update_of_a_run(share):
+    recipe = replace(cyclical(0.98, 60, k=3, delta_t=4), choose=Largest(share=share, row_floor=1))
+    for pruner in pruners_of(recipe):
+        params = pruner.params.values()
+        total = sum(p.numel() for p in params)
+        assert all(p.flatten(1).any(1).all() for p in params)
         assert kept(pruner.masks) == total - round(pruner.s_now * total)
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if not row.keeps_zeros])
+def test_nor_is_one_in_the_masks_of_any_method(method):
+    delta_t = {"delta_t": 4} if applies(method, "delta_t") else {}
+    recipe = PruningConfig(method=method, target_sparsity=0.98, **delta_t).recipe(60, 6)
+    for pruner in pruners_of(recipe):
+        assert all(mask.flatten(1).any(1).all() for mask in pruner.masks.values())
+    assert sum(layer.at_floor for layer in pruner.rows_by_layer(1).values()) > 0

@@ -61,7 +61,7 @@ def compare_with_one_piece(rank):
     ):  # fmt: skip
         weights = some_weights(kind, dtype)
         parts = split(weights, Shard(0))
-        for share in (uniform, erk, ranked):
+        for share in (uniform, erk, ranked, lamp):
             for s in SPARSITIES:
                 expected = magprune(weights, s, share)
                 found = magprune(parts, s, share)
@@ -79,6 +79,7 @@ def non_finite_on_the_last(rank):
     for attempt in (
         lambda: magprune(parts, 0.5),
         lambda: magprune(parts, 0.5, ranked),
+        lambda: magprune(parts, 0.5, lamp),
         lambda: refuse_non_finite(parts),
     ):
         try:
@@ -151,9 +152,9 @@ class TestSplitWeights:
     def test_nan_on_one_process_is_the_same_error_on_all(self):
         messages = on_processes(2, non_finite_on_the_last)
         assert messages[0] == messages[1]
-        assert [m.split(",")[0] for m in messages[0]] == ["c has 1 NaN or infinite weights of 1728"] * 3
+        assert [m.split(",")[0] for m in messages[0]] == ["c has 1 NaN or infinite weights of 1728"] * 4
 
-    @pytest.mark.parametrize("share", [uniform, ranked])
+    @pytest.mark.parametrize("share", [uniform, ranked, lamp])
     @pytest.mark.parametrize(("recipe", "stop_at"), [(cyclical, 11), (gradual_recovery, 7)])
     def test_a_run_under_fsdp2_is_that_of_one_process(self, share, recipe, stop_at):
         one = train(0, share, recipe, None, sharded=False)
@@ -168,13 +169,9 @@ class TestSplitWeights:
         with pytest.raises(PruningError, match="use FSDP2"):
             on_processes(2, _prune_split_otherwise, placement)
 
-    def test_lamp_is_refused(self):
-        with pytest.raises(PruningError, match="share 'lamp' is not made for weights that are split among processes"):
-            on_processes(2, _prune_split_otherwise, Shard(0), lamp)
 
-
-def _prune_split_otherwise(rank, placement, share=uniform):
-    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5, share)
+def _prune_split_otherwise(rank, placement):
+    magprune(split({"w": torch.randn(4, 4)}, placement), 0.5)
 
 
 class TestCopies:

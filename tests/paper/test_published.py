@@ -1,16 +1,26 @@
 """What the published tables say is what the files of results beside them give."""
 
 import dataclasses
+import json
+import re
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import default_collate
 
 from hf_cyclical.config import PruningConfig, current_settings
+from hf_cyclical.data import DataArguments, load_image_data
+from hf_cyclical.models import load_image_model
 from hf_cyclical.paper import load_results, table
 from hf_cyclical.paper.rival_table import rival_rows
+from hf_cyclical.reports import load_report
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "model_cards" / "results"
+RIVALS = ("granet", "cyclical", "rigl")
 PUBLISHED = sorted(RESULTS.glob("*.json"))
 
 
@@ -32,10 +42,31 @@ def test_every_table_is_on_the_page_of_results(path):
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_so_are_the_cycles_of_cyclical_pruning(path):
     _, _, rows = table(*load_results(path), by_cycle=True).partition("\n\n")
-    starts = "| cyclical |", "| cyclical, ", "| cubic |"
-    cyclical = [" ".join(row.split()) for row in rows.splitlines() if row.startswith(starts)]
-    assert cyclical
-    assert all(row in page() for row in cyclical)
+    starts = ("| cyclical |", "| cyclical, ", "| cubic |", "| s_init ")
+    shown = [" ".join(row.split()) for row in rows.splitlines() if row.startswith(starts)]
+    if path.stem == "digits":
+        control = [" ".join(row.split()) for row in rows.splitlines() if row.startswith("| cyclical_lr, ")]
+        shown += [row for row in control if "| accuracy |" in row]  # its masks do not move
+    assert shown
+    assert all(row in page() for row in shown)
+
+
+DENSE = RESULTS / "digits-dense"
+FROM_DENSE = [path for path in PUBLISHED if json.loads(path.read_text())["setting"]["model"].endswith(DENSE.name)]
+
+
+@pytest.mark.parametrize("path", FROM_DENSE, ids=lambda path: path.stem)
+def test_the_published_dense_model_is_that_of_its_tables(path):
+    data = load_image_data(DataArguments("digits"))
+    loaded = load_image_model(str(DENSE), data.labels, image_size=data.image_size)
+    _, images = data.for_model(loaded, seed=0)
+    batch = default_collate([images[i] for i in range(len(images))])
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        logits = loaded.model.eval()(**batch)["logits"]
+    for cell, report in load_results(path)[1].items():
+        assert report.dense["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean())), cell
+        assert report.dense["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-3), cell
 
 
 def density_of(report):
@@ -62,3 +93,48 @@ def test_what_diverged_is_in_no_column():
     [_, again] = rival_rows(["gradual"], results | {cell: broken})
     assert again[-2:] == rows[1][-2:]
     assert "(4)" in " ".join(again)
+
+
+def test_the_first_page_has_the_numbers_of_the_table_of_methods():
+    *_, rows = table(*load_results(RESULTS / "digits.json")).split("\n\n")
+    numbers = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    lines = [line.replace("*", "") for line in (ROOT / "README.md").read_text().splitlines()]
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| 9")][:3]
+    assert [row[0] for row in shown] == [f"{100 * float(row[0]):.0f} %" for row in numbers[2:]]
+    assert [row[1:] for row in shown] == [row[1:] for row in numbers[2:]]
+
+
+def test_the_first_page_has_what_the_main_job_gives_over_five_seeds():
+    shown = " ".join((ROOT / "README.md").read_text().split())
+    ends = {}
+    for method in ("cyclical", "gradual", "cyclical_lr"):
+        reports = [load_report(RESULTS / "main-job" / f"{method}-seed{seed}.json") for seed in range(1, 6)]
+        assert [report.config["method"] for report in reports] == [method] * 5
+        assert [report.about["seed"] for report in reports] == [1, 2, 3, 4, 5]
+        ends[method] = [[100 * cycle.metrics["accuracy"] for cycle in report.cycles] for report in reports]
+    dense = [100 * report.dense["accuracy"] for report in reports]
+    assert f"the dense models have {mean(dense):.2f} ± {stdev(dense):.2f} %" in shown
+    cycles = [f"{mean(values):.2f}" for values in zip(*ends["cyclical"], strict=True)]
+    last = stdev(values[-1] for values in ends["cyclical"])
+    assert f"the cycles end at {', '.join(cycles[:-1])} and {cycles[-1]} ± {last:.2f} %" in shown
+    for method in ("gradual", "cyclical_lr"):
+        values = [each[-1] for each in ends[method]]
+        assert re.search(rf"`--method {method}`[a-z ]* at {mean(values):.2f} ± {stdev(values):.2f} %", shown)
+
+
+def test_and_the_numbers_of_the_rivals_and_of_cifar():
+    shown = " ".join((ROOT / "README.md").read_text().split())
+
+    def ends(path, label, s):
+        results = load_results(RESULTS / path)[1]
+        return [
+            100 * r.cycles[-1].metrics["accuracy"] for c, r in results.items() if (c.label, c.sparsity) == (label, s)
+        ]
+
+    pairs = {name: [f"{mean(ends('digits-rivals.json', name, s)):.2f}" for s in (0.98, 0.99)] for name in RIVALS}
+    assert f"`granet` has {' and '.join(pairs['granet'])} %" in shown
+    assert f"`cyclical` {' and '.join(pairs['cyclical'])}, `rigl` {' and '.join(pairs['rigl'])};" in shown
+    paths = ("cifar10-resnet20.json", "cifar10-resnet20-as-printed.json")
+    (gradual, cyclical), printed = ([ends(path, name, 0.98)[0] for name in ("gradual", "cyclical")] for path in paths)
+    assert f"`gradual` {gradual:.1f}, `cyclical` {cyclical:.1f} % (paper: 83.4 and 85.8 %;" in shown
+    assert f"as printed, see below: {printed[0]:.1f} and {printed[1]:.1f} %" in shown

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.patience import HUNG
 from support.started import captured, prune
 from transformers import AutoImageProcessor, AutoModelForImageClassification
@@ -25,9 +25,12 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 from hf_cyclical import load_report
 from hf_cyclical.cli import main
 from hf_cyclical.reports import show as shown
+from hf_cyclical.show import Job
 
 pytest.importorskip("gradio", reason='needs the extra: pip install "hf_cyclical[show]"')
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+
+from hf_cyclical.show.page import Page  # noqa: E402, with Gradio
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -240,6 +243,19 @@ def got(address, path="/", **headers):
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read().decode()
+
+
+def test_an_image_is_judged_by_the_model_that_is_there_now(jobs, tmp_path):
+    shutil.copytree(jobs / "pruned", tmp_path / "job")
+    page = Page(Job(tmp_path / "job"))
+    image = Image.new("RGB", (8, 8), "white")
+    before, *_ = page.predict(image)
+    weights = load_file(tmp_path / "job" / "model.safetensors")
+    [bias] = [name for name in weights if name.endswith("fc.bias")]
+    weights[bias] += torch.tensor([0.0] * 9 + [50.0])
+    save_file(weights, tmp_path / "job" / "model.safetensors", {"format": "pt"})  # of another run as long as this one
+    after, *_ = page.predict(image)
+    assert next(iter(before)) != next(iter(after)) == "9"
 
 
 def test_the_server_answers_only_under_its_own_names_and_serves_no_files(jobs):

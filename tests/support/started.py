@@ -20,10 +20,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 SHORT = ["--max_steps", "24", "--dense_epochs", "0", "--cycles", "2"]
 
 
-def start(command, *args, **kwargs):
+def start(command, *args, cwd=ROOT, **kwargs):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
-        [*command, *map(str, args)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        [*command, *map(str, args)], cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, **kwargs,
     )  # fmt: skip
 

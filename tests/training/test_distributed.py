@@ -60,7 +60,7 @@ def assert_same_run(a, b, exact=False):
 
 
 class TestTwoProcessesAgainstOne:
-    @pytest.mark.parametrize("changed", [{}, {"share": "global"}, {"mask_momentum": True}], ids=str)
+    @pytest.mark.parametrize("changed", [{}, {"share": "global"}, {"share": "lamp", "target_sparsity": 0.97}], ids=str)
     @pytest.mark.parametrize("mode", MODES)
     def test_masks_and_weights(self, tmp_path, mode, changed):
         pruning = PRUNING | changed

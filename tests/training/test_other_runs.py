@@ -38,6 +38,7 @@ PRUNING = {
     "ema_decay": 0.9,
     "distill": 0.5,
     "recalibrate": 2,
+    "allr": 0.5,
     "lr_warmup": 0.1,
     "tail": 0.2,
 }

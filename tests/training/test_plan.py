@@ -5,9 +5,9 @@ import re
 import pytest
 from support.tiny import CYCLICAL
 
-from hf_cyclical import PruningError
+from hf_cyclical import PruningError, prunable_parameters
 from hf_cyclical.models import load_image_model
-from hf_cyclical.reports import LayerReport, PruningReport
+from hf_cyclical.reports import LayerReport, PruningReport, classifier
 from hf_cyclical.training import describe_plan
 
 # TinyNet: 36, 1536 and 72 weights, of which 4, 154 and 7 stay at 0.9 by a uniform share, and 164 by another.
@@ -73,6 +73,17 @@ class TestFewerWeightsThanRows:
         assert few in text
         assert "timm_model.fc.weight is the classifier: at most 7 of 10 classes can be told apart." in text
         assert "row_floor 1 keeps a weight of each." in text
+
+    def test_another_layer_with_a_row_for_every_class_is_not_taken_for_it(self, make_trainer):
+        """16 classes and 16 filters, and the classifier itself stays dense."""
+        model = load_image_model("cifar_resnet8", [str(i) for i in range(16)], image_size=8).model
+        pruning = {"target_sparsity": 0.995, "cycles": 2, "row_floor": 0, "exclude": ["*.fc"]}
+        trainer = make_trainer(pruning, model=model, max_steps=8)
+        text = describe_plan(trainer)
+        assert "timm_model.layer1.0.conv2.weight 12 for 16" in text
+        assert "is the classifier" not in text
+        assert classifier(model, trainer.prunable_parameters()) is None
+        assert classifier(model, prunable_parameters(model)) == "timm_model.fc.weight"
 
     def test_or_that_the_floor_keeps_them(self, make_trainer):
         text = self.plan(make_trainer)

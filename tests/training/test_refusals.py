@@ -84,14 +84,6 @@ def test_ways_of_running(tmp_path, change, words):
     assert same_weights(model, TinyNet())
 
 
-def test_lamp_with_weights_that_are_split(tmp_path):
-    with pytest.raises(
-        PruningError,
-        match="share 'lamp' is not made for weights that FSDP splits: use DDP, or share uniform or erk or global",
-    ):
-        build_trainer(tmp_path, CYCLICAL | {"share": "lamp"}, kind=pretend(fsdp(fsdp_version=2)))
-
-
 def test_fsdp_that_accelerate_would_silently_leave_out(tmp_path):
     with pytest.raises(
         PruningError, match=r"FSDP was asked for, and Accelerate would run 2 processes \(DDP\) without it"

@@ -4,7 +4,8 @@ import re
 
 import pytest
 import torch
-from support.tiny import CYCLICAL, TinyImages, TinyNet
+from support.processes import on_processes
+from support.tiny import CYCLICAL, TinyImages, TinyNet, build_trainer
 
 from hf_cyclical.methods import METHODS, applies
 from hf_cyclical.training import estimate_time, time_estimate
@@ -79,3 +80,22 @@ def test_slow_updates_are_not_measured_for_long(make_trainer, monkeypatch):
     trainer = make_trainer(CYCLICAL, model=model, max_steps=24, per_device_train_batch_size=48)
     estimate_time(trainer)
     assert seen.count(True) == 2
+
+
+def ends_of(rank, folder):
+    """How many updates were measured, where only the first process finds them slow."""
+    time_estimate._LONGEST = 0.0 if rank == 0 else 1e9
+    clocks = []
+
+    class Clock(time_estimate._Clock):
+        def __init__(self):
+            super().__init__()
+            clocks.append(self)
+
+    time_estimate._Clock = Clock
+    estimate_time(build_trainer(folder, CYCLICAL, max_steps=24, per_device_train_batch_size=4))
+    return len(clocks[0].ends)
+
+
+def test_processes_end_their_measurement_together(tmp_path):
+    assert on_processes(2, ends_of, tmp_path) == [2, 2]

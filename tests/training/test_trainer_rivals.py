@@ -127,6 +127,34 @@ def test_a_run_resumed_in_any_phase_goes_on_bit_for_bit(make_trainer, tmp_path, 
         assert again.report.to_dict() == whole.report.to_dict()
 
 
+class Overflow(TrainerCallback):
+    """Gradients that are infinite at some updates: of the first masks, of an exchange, and of a step between."""
+
+    def __init__(self, updates):
+        self.updates = updates
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step in self.updates:
+            model.conv.weight.grad[0] = torch.inf
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_scaler_changes_nothing_but_the_steps_that_it_leaves_out(make_trainer, method):
+    def run(scaler, *overflows):
+        trainer = make_trainer(pruning(method), max_steps=UPDATES, callbacks=[Overflow(overflows)])
+        trainer.accelerator.scaler, trainer.accelerator.native_amp = scaler, True
+        trainer.train()
+        assert scaler is None or scaler.get_scale() == 2.0 ** (16 - len(overflows))
+        return trainer
+
+    plain = run(None)
+    same, other = run(torch.amp.GradScaler("cpu")), run(torch.amp.GradScaler("cpu"), 0, 8, 13)
+    for name, p in plain.model.state_dict().items():
+        assert torch.equal(same.model.state_dict()[name], p), name
+        assert other.model.state_dict()[name].isfinite().all()
+    assert [row[:2] for row in other.report.masks] == [row[:2] for row in plain.report.masks]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_best_model_is_sparse_whatever_is_loaded(make_trainer, method):
     trainer = make_trainer(
