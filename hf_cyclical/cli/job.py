@@ -33,6 +33,12 @@ def prune(args: Arguments, argv: list[str]) -> int:
     logging.getLogger("hf_cyclical").setLevel(logging.INFO if args.training.should_log else logging.WARNING)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()  # those of loading and saving; the training's bar stays
+    code = _prune(args, argv)
+    leave_group()  # once nothing holds the trainer, and with it the group
+    return code
+
+
+def _prune(args: Arguments, argv: list[str]) -> int:
     try:
         run = Run.build(args)
         notes = [*run.data.describe(run.loaded.settings), *run.notes]
@@ -44,11 +50,9 @@ def prune(args: Arguments, argv: list[str]) -> int:
             raise
         fail(error)
     try:
-        code = 0 if args.run.plan else _train_alone(run, argv)
+        return 0 if args.run.plan else _train_alone(run, argv)
     except PruningError as error:
         fail(error)
-    leave_group()
-    return code
 
 
 def _fit(run: Run, budget: str) -> str:

@@ -156,12 +156,27 @@ def test_without_checkpoints_a_model_that_cannot_be_written_is_kept_elsewhere(tm
     assert (kept / "sparsity.json").is_file() == bool(target)
 
 
+THREADS_AT_THE_END = """
+import sys
+from pathlib import Path
+from hf_cyclical.cli import main
+
+code = main(["prune", *sys.argv[1:]])
+tasks = Path("/proc/self/task")
+names = [(task / "comm").read_text() for task in tasks.iterdir()] if tasks.exists() else []
+print(f"{sum('gloo' in name for name in names)} threads of gloo are left")
+sys.exit(code)
+"""
+
+
 def test_two_processes_by_torchrun_say_so_and_one_resumes(tmp_path, capsys):
     """Without --use_cpu, which is set where there is no accelerator."""
     folder = tmp_path / "out"
     batch = "--per_device_train_batch_size"
-    code, out, err = run([*TORCHRUN, *PYTHON[1:]], *SAVES, batch, 16, "--output_dir", folder)
+    (tmp_path / "prune.py").write_text(THREADS_AT_THE_END)
+    code, out, err = run([*TORCHRUN, tmp_path / "prune.py"], *SAVES, batch, 16, "--output_dir", folder)
     assert code == 0, err
+    assert out.count("0 threads of gloo are left") == 2  # any that is late would abort its process as Python ends
     assert out.count("2 processes (DDP), cpu, 32 images an update") == 1
     assert out.count("mask distance") == 1  # one table, not one of each process
     report = load_report(folder)
