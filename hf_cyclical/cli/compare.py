@@ -13,7 +13,8 @@ hf-cyclical compare --experiment digits-schedules --add digits/results.json  # a
 The same command resumes after an interruption; with more seeds, methods or sparsities it runs what is missing. Started
 several times at once, on several GPUs or machines with one disk, the commands share the runs among them. Every other
 argument that the experiment does not set itself is one of hf-cyclical prune, for all runs to which it applies:
-hf-cyclical prune --help-all explains them.
+hf-cyclical prune --help-all explains them. --dense_epochs is for the dense model that they start from, where it is
+trained here.
 """
 
 import sys

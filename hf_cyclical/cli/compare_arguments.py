@@ -12,8 +12,8 @@ from .command_line import Parser, fail
 
 # What is set for each run.
 OWN = (
-    *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_epochs"),
-    *("dense_updates", "from_scratch", "budget", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
+    *("method", "target_sparsity", "seed", "pruning_epochs", "num_train_epochs", "max_steps", "dense_updates"),
+    *("from_scratch", "budget", "resume", "resume_from_checkpoint", "push_to_hub", "plan"),
 )
 
 

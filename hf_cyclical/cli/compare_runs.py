@@ -71,7 +71,18 @@ def _comparison(options: Namespace, words: list[str], more: dict[str, list[str]]
     )
     cells = (Cell(v, s, seed) for seed in options.seeds for s in options.sparsities for v in options.methods)
     trains_dense = options.model_name_or_path is None and "dense_epochs" in preset
+    if "dense_epochs" in more:
+        _check_dense_epochs(" ".join(more["dense_epochs"]), setting.model, trains_dense)
     return Comparison(setting, Path(options.output_dir), tuple(cells), more, trains_dense)
+
+
+def _check_dense_epochs(epochs: str, model: str, trains_dense: bool) -> None:
+    if not trains_dense:
+        raise PruningError(
+            f"dense_epochs {epochs} is for a dense model that is trained here, not {model}: leave it out"
+        )
+    if not float(epochs) > 0:  # the arguments were parsed
+        raise PruningError(f"dense_epochs {epochs} must be above 0: give the epochs of the dense model's training")
 
 
 def _compare(comparison: Comparison, options: Namespace) -> int:

@@ -33,7 +33,7 @@ class Comparison:
         setting: What its runs share.
         folder: Where their reports go.
         cells: The runs that are asked for.
-        more: Arguments for all runs to which they apply.
+        more: Arguments for all runs to which they apply; `dense_epochs` is for that of the dense model alone.
         trains_dense: Whether the dense model is one that is trained here.
     """
 
@@ -74,7 +74,7 @@ class Comparison:
             values["dense_epochs"] = [f"{scale * variant.settings['dense_epochs']:g}"]
         values |= self._per_run(variant)
         method = variant.settings["method"]
-        values |= {name: given for name, given in self.more.items() if applies(method, name)}
+        values |= {n: given for n, given in self.more.items() if n != "dense_epochs" and applies(method, n)}
         values |= {"target_sparsity": [cell.sparsity], "seed": [cell.seed], "model_name_or_path": [model]}
         return {"preset": [self.experiment.preset], **values}
 
@@ -87,9 +87,9 @@ class Comparison:
 
     def dense_settings(self) -> Values:
         """The arguments of the training of the dense model."""
-        epochs = PRESETS[self.experiment.preset].settings["dense_epochs"]
+        epochs = self.more.get("dense_epochs", [PRESETS[self.experiment.preset].settings["dense_epochs"]])
         values: Values = {"preset": [self.experiment.preset], "target_sparsity": [0], "dense_epochs": [0]}
-        values |= {"num_train_epochs": [epochs], "seed": [DENSE_SEED]}
+        values |= {"num_train_epochs": epochs, "seed": [DENSE_SEED]}
         values |= {name: [value] for name, value in self.experiment.dense.items()}
         of_pruning = {field.name for field in fields(PruningConfig)} | {"pruning_epochs"}
         return values | {name: given for name, given in self.more.items() if name not in of_pruning}

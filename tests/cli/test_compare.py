@@ -48,6 +48,16 @@ def test_every_cell_starts_from_the_same_dense_model_and_ends_at_its_sparsity(co
     assert (tmp_path / "out" / "table.md").read_text().strip() in out
 
 
+def test_the_dense_model_of_all_runs_may_have_other_epochs(compare, tmp_path, finished_once):
+    code, out, err = compare("--dense_epochs", 1, *TWO, "--methods", "one_shot")
+    assert code == 0, err
+    assert "--dense_epochs 1" in out
+    (report,) = (load_report(path) for path in (tmp_path / "out" / "reports").iterdir())
+    assert report.dense_updates == 0  # it is none of the runs' own
+    usual = finished_once[1].split("dense ")[1].split(" %")[0]
+    assert report.dense["accuracy"] < float(usual) / 100 - 0.05
+
+
 def test_a_finished_cell_is_never_run_twice(compare, finished):
     before = {path: path.stat().st_mtime_ns for path in (finished / "reports").iterdir()}
     dense = (finished / "cifar_resnet8-dense" / "model.safetensors").stat().st_mtime_ns

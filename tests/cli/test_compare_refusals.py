@@ -42,6 +42,24 @@ def test_a_dense_model_that_may_have_seen_the_images_that_are_held_out_is_refuse
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["15", "--model_name_or_path", "trained"], "15 is for a dense model that is trained here, not trained"),
+        (["15", "--experiment", "imagenet-resnet18"], "15 is for a dense model that is trained here, not timm/"),
+        (["0"], "0 must be above 0: give the epochs of the dense model's training"),
+        (["few"], "few"),
+        ([], "dense_epochs"),
+    ],
+)
+def test_epochs_of_a_dense_model_that_is_not_trained_here_or_not_at_all_are_refused(compare, tmp_path, words, why):
+    code, _, err = compare("--dense_epochs", *words, short=False)
+    assert code == 2
+    assert why in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_of_something_else_is_left_alone(compare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
