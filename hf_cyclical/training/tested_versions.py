@@ -14,7 +14,7 @@ TESTED = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
     "evaluate": "0.4.6",
-    "filelock": "4.2.10",
+    "filelock": "4.2.11",
     "huggingface_hub": "2.4.0",
     "jinja2": "3.1.6",
     "llvmlite": "0.50.0",
