@@ -111,12 +111,14 @@ def test_stages_on_the_way_to_the_target_are_no_cycles():
     assert "iterative" not in both
 
 
-def test_published_results_have_the_mean_density_though_not_the_choices_of_masks(tmp_path):
+def test_published_results_are_small_and_have_the_mean_density_though_not_the_choices_of_masks(tmp_path):
     one = dataclasses.replace(report([0.8]), masks=[[i, 0.01 * i, 0.0] for i in range(91)])
+    one = dataclasses.replace(one, cycles=[dataclasses.replace(one.cycles[0], layers=one.layers)])
     kept = [1, *(1 - 0.01 * min(i, 90) for i in range(99))]  # before each update
     assert one.mean_density == pytest.approx(sum(kept) / 100)
     made = setting("digits-rivals")
     save_results(tmp_path / "results.json", made, {Cell("gradual", 0.9, 1): one})
     [read] = load_results(tmp_path / "results.json")[1].values()
     assert len(read.masks) == 1
+    assert (read.layers, read.cycles[0].layers) == (one.layers, ())  # those of the end are enough
     assert read.mean_density == one.mean_density

@@ -79,7 +79,7 @@ def test_further_rates_are_tried_where_the_best_is_the_lowest_or_the_highest(bes
 def test_the_second_rows_are_what_the_choice_has_found(name):
     settings = {variant.label: variant.settings for variant in EXPERIMENTS[name].variants}
     assert set(TUNED[name]) == {variant.settings["method"] for variant in EXPERIMENTS[name].variants}
-    setting, results = load_results(RESULTS / f"{name}-choice.json")
+    setting, results = load_results(RESULTS / "choices" / f"{name}.json")
     assert setting.experiment == f"{name}-choice"
     for method, found in chosen(results).items():
         assert settings[f"{method}, tuned"].items() >= {"method": method, **found}.items()
