@@ -12,7 +12,7 @@ from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from hf_cyclical.core import TVPGD, cyclical, prunable_parameters
+from hf_cyclical import TVPGD, PruningConfig, prunable_parameters
 from hf_cyclical.data import DataArguments, load_image_data
 from hf_cyclical.models import load_image_model
 
@@ -28,8 +28,10 @@ def main(args: argparse.Namespace) -> None:
     eval_loader = DataLoader(eval_set, args.batch_size, collate_fn=data.collate)
     optimizer = torch.optim.SGD(loaded.model.parameters(), args.learning_rate, momentum=0.9, weight_decay=5e-4)
     model, optimizer, loader, eval_loader = accelerator.prepare(loaded.model, optimizer, loader, eval_loader)
-    recipe = cyclical(args.target_sparsity, T=args.epochs * len(loader), k=args.cycles, delta_t=args.delta_t)
-    pruner = TVPGD(prunable_parameters(accelerator.unwrap_model(model)), recipe, replicas=torch.distributed.group.WORLD)
+    pruning = PruningConfig(target_sparsity=args.target_sparsity, cycles=args.cycles, delta_t=args.delta_t)
+    recipe = pruning.recipe(args.epochs * len(loader))
+    params, world = prunable_parameters(accelerator.unwrap_model(model)), torch.distributed.group.WORLD
+    pruner = TVPGD(params, recipe, optimizer=optimizer.optimizer, replicas=world)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.eta)  # prepared, it would count every process
     accelerator.register_for_checkpointing(pruner, scheduler)
     if args.resume and (states := sorted(args.output_dir.glob("state-*"))):

@@ -125,6 +125,30 @@ def test_the_first_page_has_what_the_main_job_gives_over_five_seeds():
         assert re.search(rf"`--method {method}`[a-z ]* at {mean(values):.2f} ± {stdev(values):.2f} %", shown)
 
 
+@pytest.mark.parametrize("method", ["cyclical", "cyclical_lr", "gradual"])
+def test_the_page_has_each_cycle_of_the_main_job(method):
+    reports = [load_report(RESULTS / "main-job" / f"{method}-seed{seed}.json") for seed in range(1, 6)]
+    columns = zip(*([100 * c.metrics["accuracy"] for c in report.cycles] for report in reports), strict=True)
+    assert f"| {method} | {' | '.join(f'{mean(v):.2f} ± {stdev(v):.2f}' for v in columns)} |" in page()
+
+
+def test_the_first_page_has_the_main_job_with_its_first_seed():
+    report = load_report(RESULTS / "main-job" / "cyclical-seed1.json")
+    *cycles, last = (f"{100 * cycle.metrics['accuracy']:.2f}" for cycle in report.cycles)
+    shown = f"{100 * report.dense['accuracy']:.2f} % and the cycles end at {', '.join(cycles)} and {last} %"
+    assert shown in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_runs_that_are_of_no_table_are_on_the_page():
+    """The recipe's, whose report is its card's, and a cycle with the first and last layer dense."""
+    report = load_report(RESULTS.parent / "cifar_resnet20-cifar10-pruned98")
+    first, last = (f"{100 * cycle.metrics['accuracy']:.2f}" for cycle in report.cycles)
+    assert f"| this recipe, accuracy | 30 | {first} | **{last}** |" in page()
+    assert f"| this recipe, mask distance | 30 | 0.00 | {report.cycles[1].mask_distance:.2f} |" in page()
+    [cycle] = load_report(RESULTS / "first-last-dense").cycles
+    assert f"ends at {100 * cycle.metrics['accuracy']:.2f} %" in page()
+
+
 def test_and_the_numbers_of_the_rivals_and_of_cifar():
     shown = " ".join((ROOT / "README.md").read_text().split())
 
