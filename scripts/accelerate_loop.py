@@ -30,8 +30,8 @@ def main(args: argparse.Namespace) -> None:
     model, optimizer, loader, eval_loader = accelerator.prepare(loaded.model, optimizer, loader, eval_loader)
     pruning = PruningConfig(target_sparsity=args.target_sparsity, cycles=args.cycles, delta_t=args.delta_t)
     recipe = pruning.recipe(args.epochs * len(loader))
-    params, world = prunable_parameters(accelerator.unwrap_model(model)), torch.distributed.group.WORLD
-    pruner = TVPGD(params, recipe, optimizer=optimizer.optimizer, replicas=world)
+    params = prunable_parameters(accelerator.unwrap_model(model))
+    pruner = TVPGD(params, recipe, optimizer=optimizer.optimizer, replicas=torch.distributed.group.WORLD)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.eta)  # prepared, it would count every process
     accelerator.register_for_checkpointing(pruner, scheduler)
     if args.resume and (states := sorted(args.output_dir.glob("state-*"))):
