@@ -231,22 +231,26 @@ class ShareKind:
         share: The function.
         help: What it does, for the command line.
         sentence: What it did, for the card.
+        floored: The same where the rows had a floor, if that is an exception from it.
         ahead: Whether it follows from the layers' shapes, and so is known before training.
     """
 
     share: Share
     help: str
     sentence: str
+    floored: str | None = None
     ahead: bool = False
 
 
+_ALIKE = "Every layer was pruned to the same sparsity, except for rounding"
 _RANKED = "Weights of all layers were ranked together, so that some layers are sparser than others."
 SHARES: Mapping[str, ShareKind] = MappingProxyType(
     {
         "uniform": ShareKind(
             uniform,
             "every layer is pruned to the same sparsity, as in the paper",
-            "Every layer was pruned to the same sparsity, except for rounding.",
+            f"{_ALIKE}.",
+            f"{_ALIKE}, and except where the floor of the rows keeps more.",
             ahead=True,
         ),
         "erk": ShareKind(

@@ -182,13 +182,13 @@ def _of_run(report: PruningReport, task: Task) -> dict[str, Any]:
 
 def _of_model(report: PruningReport, metadata: dict[str, Any]) -> dict[str, Any]:
     """What the template says of the model as it is."""
-    base = metadata.get("base_model") or {}
+    base, pattern = metadata.get("base_model") or {}, _pattern(report.config)
     return {
         "name": _name(report, metadata),
         "base": base if _is_hub_id(base.get("id")) else None,
         "achieved": metadata["achieved"],
-        "pattern": _pattern(report.config) if report.config.get("pattern") else None,
-        "unfit": [entry["name"] for entry in metadata["tensors"] if not _fits(_pattern(report.config), entry)],
+        "pattern": pattern if report.config.get("pattern") else None,
+        "unfit": [entry["name"] for entry in metadata["tensors"] if pattern.covers(entry["shape"]) != entry["weights"]],
         "tensors": _shortened(metadata["tensors"]),
         "left_out": max(0, len(metadata["tensors"]) - _MOST_LAYERS),
         "mask_sha256": metadata.get("mask_sha256"),
@@ -211,24 +211,21 @@ def _method(config: dict[str, Any]) -> Markdown:
 def _share(config: dict[str, Any]) -> Markdown | None:
     """How the zeros are shared out among the layers; nothing of zeros that were there before."""
     settings = current_settings(config)
-    row = METHODS[config["method"]]
+    row, floor = METHODS[config["method"]], settings.get("row_floor")
     if settings.get("share") not in list(SHARES) or row.keeps_zeros:
         return None
-    sentence = _MOVED if row.redistributes and _pattern(config).sparsity is None else SHARES[settings["share"]].sentence
+    share, floored = SHARES[settings["share"]], isinstance(floor, int) and floor > 0
+    moved = row.redistributes and _pattern(config).sparsity is None
+    sentence = _MOVED if moved else (floored and share.floored) or share.sentence
     if isinstance(targets := settings.get("layer_sparsity"), list):
         sentence += f" Some layers had targets of their own: {code(', '.join(map(str, targets)))}."
-    if isinstance(floor := settings.get("row_floor"), int) and floor:
+    if floored:
         sentence += f" Every filter and every output kept at least {floor} of its weights."
     return Markdown(sentence)
 
 
 def _pattern(config: dict[str, Any]) -> Pattern:
     return pattern_of(config.get("pattern"))
-
-
-def _fits(pattern: Pattern, entry: dict[str, Any]) -> bool:
-    """Whether a pattern divides a tensor without a rest."""
-    return pattern.covers(entry["shape"]) == entry["weights"]
 
 
 def _name(report: PruningReport, metadata: dict[str, Any]) -> str | None:

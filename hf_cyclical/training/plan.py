@@ -1,6 +1,6 @@
 """The plan of a run: what will be pruned, when and how far, before anything is trained."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import torch
@@ -39,7 +39,8 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
     optimizer = trainer.optimizer.param_groups[0] if trainer.optimizer else {"lr": trainer.args.learning_rate}
     learning_rate = optimizer.get("initial_lr", optimizer["lr"])
     part = rate_part(trainer)
-    kept = _kept(config, params)
+    now = _kept_now(config, params)
+    kept = {name: now[name] for name in _known(config, params)}
     arranged = f", {config.arrangement.words}" if config.pattern else ""
     goal = f"sparsity {recipe.s_t:g}{arranged}, share {config.resolved('share')}"
     if config.layer_sparsity and len(kept) == len(params):
@@ -56,7 +57,7 @@ def describe_plan(trainer: CyclicalPruningTrainer, *notes: str) -> str:
         "",
         _indent(align(_layer_rows(params, kept, config))),
         "",
-        *_layer_lines(trainer, params, kept),
+        *_layer_lines(trainer, params, kept, now),
         _indent(align([["", "updates", "sparsity", "learning rate"], *_cycle_rows(recipe, part * learning_rate)])),
         "",
         *_mask_lines(recipe),
@@ -122,18 +123,26 @@ def _layer_rows(params: Mapping[str, Tensor], kept: Mapping[str, int], config: P
     return rows
 
 
-def _kept(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]:
-    """How many weights layers keep at the end, of those of which that is known before training."""
+def _kept_now(config: PruningConfig, params: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many weights each layer would keep if the weights at the end were those it has now."""
     if METHODS[config.method].keeps_zeros:
         return {name: int(p.count_nonzero()) for name, p in params.items()}
     masks = {name: torch.empty_like(p, dtype=torch.bool) for name, p in params.items()}
     config.choice(View(params, masks, 0), config.resolved("target_sparsity"), masks)
-    ahead = SHARES[config.resolved("share")].ahead and not config.redistributes
-    own = layer_targets(params, config.layer_targets)
-    return {name: int(mask.count_nonzero()) for name, mask in masks.items() if ahead or name in own}
+    return {name: int(mask.count_nonzero()) for name, mask in masks.items()}
 
 
-def _layer_lines(trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], kept: Mapping[str, int]) -> list[str]:
+def _known(config: PruningConfig, params: Mapping[str, Tensor]) -> list[str]:
+    """The layers of which it is known before training how many weights they keep at the end."""
+    row = METHODS[config.method]
+    if row.keeps_zeros or (SHARES[config.resolved("share")].ahead and not config.redistributes):
+        return list(params)
+    return list(layer_targets(params, config.layer_targets))
+
+
+def _layer_lines(
+    trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], kept: Mapping[str, int], now: Mapping[str, int]
+) -> list[str]:
     """What to know of how the weights that stay are shared out among the layers."""
     config = trainer.pruning
     if METHODS[config.method].keeps_zeros:
@@ -142,10 +151,21 @@ def _layer_lines(trainer: CyclicalPruningTrainer, params: Mapping[str, Tensor], 
     by_rank = " or ".join(name for name, row in SHARES.items() if not row.ahead)
     advice = f"exclude such layers to keep them dense, or use share {by_rank}."
     lines = [f"  Few weights are left in {', '.join(few)}: {advice}"] if few else []
-    printed = _kept(replace(config, row_floor=0), params)
-    lines += _row_lines(params, printed, config.resolved("row_floor"), classifier(trainer.model, params))
+    lines += _row_lines(config, params, _printed(config, params, kept, now), kept, classifier(trainer.model, params))
     lines += _unfit_lines(config.arrangement, params)
     return [*lines, ""] if lines else []
+
+
+def _printed(
+    config: PruningConfig, params: Mapping[str, Tensor], kept: Mapping[str, int], now: Mapping[str, int]
+) -> dict[str, int]:
+    """How many weights layers keep without a floor of the rows: where there is one, those of which that is known."""
+    if not config.resolved("row_floor"):
+        # Not where they move between the layers, or where the first masks are random, by the seed of the run.
+        by_weights = not config.redistributes and config.resolved("init_masks") != "random"
+        return dict(now if by_weights else kept)
+    without = _kept_now(replace(config, row_floor=0), params) if kept else {}
+    return {name: without[name] for name in kept}
 
 
 def _unfit_lines(pattern: Pattern, params: Mapping[str, Tensor]) -> list[str]:
@@ -155,20 +175,27 @@ def _unfit_lines(pattern: Pattern, params: Mapping[str, Tensor]) -> list[str]:
     return [f"  Weights that fill no {pattern.unit} of {pattern} are pruned unstructured: {which}."] if which else []
 
 
-def _row_lines(params: Mapping[str, Tensor], kept: Mapping[str, int], row_floor: int, head: str | None) -> list[str]:
+def _row_lines(
+    config: PruningConfig,
+    params: Mapping[str, Tensor],
+    printed: Mapping[str, int],
+    known: Container[str],
+    head: str | None,
+) -> list[str]:
     """The layers that the target leaves fewer weights than they have rows, and what that means."""
-    rows = {name: len(params[name]) for name in kept if params[name].dim() > 1}
-    short = [name for name in rows if kept[name] < rows[name]]
+    rows = {name: len(params[name]) for name in printed if params[name].dim() > 1}
+    short = [name for name in rows if printed[name] < rows[name]]
     if not short:
         return []
-    which = ", ".join(f"{name} {kept[name]} for {rows[name]}" for name in short)
-    lines = [f"  The target leaves some layers fewer weights than filters or outputs: {which}."]
-    if row_floor:
-        return [*lines, f"  They keep {row_floor} of each instead (row_floor), and the other layers make up for it."]
-    if head in short and kept[head] + 1 < rows[head]:
+    which = ", ".join(f"{name} {printed[name]} for {rows[name]}" for name in short)
+    the = "The" if all(name in known for name in short) else "As the weights are now, the"
+    lines = [f"  {the} target leaves some layers fewer weights than filters or outputs: {which}."]
+    if floor := config.resolved("row_floor"):
+        return [*lines, f"  They keep {floor} of each instead (row_floor), and the other layers make up for it."]
+    if head in short and printed[head] + 1 < rows[head]:
         # Classes without a weight differ by their biases only: of those, one can win.
-        most = kept[head] + 1
-        lines.append(f"  {head} is the classifier: at most {most} of {rows[head]} classes can be told apart.")
+        most = f"at most {printed[head] + 1} of {rows[head]} classes can be told apart"
+        lines.append(f"  {head} is the classifier: {'' if head in known else 'as the weights are now, '}{most}.")
     return [*lines, "  row_floor 1 keeps a weight of each."]
 
 

@@ -3,7 +3,10 @@
 import re
 
 import pytest
+import torch
 from support.tiny import CYCLICAL
+from torch import nn
+from transformers import PreTrainedConfig
 
 from hf_cyclical import PruningError, prunable_parameters
 from hf_cyclical.models import load_image_model
@@ -99,6 +102,50 @@ class TestFewerWeightsThanRows:
             PruningError, match=r"^sparsity 0.999 leaves .* weights, and row_floor 1 keeps .*row_floor 0$"
         ):
             self.plan(make_trainer, target_sparsity=0.999)
+
+
+class TestFewerWeightsThanRowsByRank:
+    """Of 24 + 24 weights, 12 stay at 0.75. All of body's are larger than those of head, except two, the largest."""
+
+    FEW = "As the weights are now, the target leaves some layers fewer weights than filters or outputs: head.weight 2 "
+    CLASSES = "head.weight is the classifier: as the weights are now, at most 3 of 4 classes can be told apart."
+
+    def plan(self, make_trainer, head=(3.0, 2.0), **pruning):
+        """The largest of head's weights; the others are 0.01, and body's 1.01, 1.02, ..., 1.24."""
+        model = nn.Module()
+        model.body, model.head = nn.Linear(4, 6), nn.Linear(6, 4)
+        model.config = PreTrainedConfig(num_labels=4)
+        small = [0.01] * (24 - len(head))
+        nn.init.ones_(model.body.weight).data += torch.arange(1, 25).view(6, 4) / 100
+        model.head.weight.data = torch.tensor([*head, *small]).view(4, 6)
+        settings = {"target_sparsity": 0.75, "delta_t": 1, "row_floor": 0, "share": "global"} | pruning
+        return describe_plan(make_trainer(settings, model=model, max_steps=20))
+
+    # By LAMP too: the two of head have 1 and 4/13, all others there below 0.0001, and the tenth of body has about 1/11.
+    @pytest.mark.parametrize("pruning", [{"share": "global"}, {"share": "lamp"}, {"method": "granet", "share": None}])
+    def test_the_plan_tells_what_the_weights_as_they_are_would_keep(self, make_trainer, pruning):
+        text = self.plan(make_trainer, **pruning)
+        assert f"{self.FEW}for 4.\n  {self.CLASSES}\n  row_floor 1 keeps a weight of each.\n" in text
+        assert text.count("  by rank, 1 or more") == 2
+        assert "as the weights are now" not in self.plan(make_trainer, head=(3, 2, 3, 2), **pruning).lower()
+
+    def test_or_nothing_where_every_row_keeps_a_weight(self, make_trainer):
+        text = self.plan(make_trainer, row_floor=1)
+        assert "fewer weights than" not in text
+        assert "told apart" not in text
+
+    def test_a_target_of_its_own_is_known_whatever_the_weights_are(self, make_trainer):
+        text = self.plan(make_trainer, layer_sparsity=["head=0.92"])  # of 24, 22 go; body keeps 6 for 6
+        assert "  The target leaves some layers fewer weights than filters or outputs: head.weight 2 for 4." in text
+        assert "is the classifier: at most 3 of 4 classes can be told apart." in text
+        body = self.plan(make_trainer, target_sparsity=0.8, layer_sparsity=["head=0.92"])  # body keeps 5 for 6
+        assert "  As the weights are now, the target leaves some layers fewer" in body
+        assert "is the classifier: at most 3 of 4 classes can be told apart." in body
+
+    @pytest.mark.parametrize("pruning", [{"method": "rigl", "init_masks": "random"}, {"method": "snfs"}])
+    def test_nothing_is_told_where_these_weights_do_not_decide(self, make_trainer, pruning):
+        """Random first masks follow from the seed, and sparse momentum moves weights between the layers."""
+        assert "fewer weights than" not in self.plan(make_trainer, **pruning)
 
 
 @pytest.mark.parametrize(("counts", "share"), [((1, 2), 0.25), ((0, 0), 0.0), ((1, None), None)])

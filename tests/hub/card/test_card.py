@@ -123,6 +123,21 @@ def test_a_rank_over_all_layers_is_told(report, metadata):
         assert ("some layers are sparser than others" in render_card(changed, metadata)) == told
 
 
+def test_a_floor_of_the_rows_is_an_exception_from_the_same_sparsity(report, metadata):
+    alike, more = "Every layer was pruned to the same sparsity, except for rounding", "and except where the floor of"
+    for floor in (None, 0):  # an earlier version had none
+        card = render_card(replace(report, config={**report.config, "row_floor": floor}), metadata)
+        assert f" {alike}.\n" in card
+    card = render_card(replace(report, config={**report.config, "row_floor": 2}), metadata)
+    kept = "Every filter and every output kept at least 2 of its weights."
+    assert f" {alike}, {more} the rows keeps more. {kept}\n" in card
+    for share in ("global", "lamp", "erk"):
+        config = {**report.config, "scope": None, "share": share, "row_floor": 2}
+        card = render_card(replace(report, config=config), metadata)
+        assert kept in card
+        assert more not in card
+
+
 @pytest.mark.parametrize(("architecture", "model"), [("cifar_vgg14", "trained"), (None, "cifar_vgg14")])
 def test_architectures_of_this_package_are_imported(report, metadata, architecture, model):
     report = replace(report, about={**report.about, "model": model})
