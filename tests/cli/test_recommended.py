@@ -28,7 +28,7 @@ def test_the_plan_says_what_was_chosen_and_why(model):
     assert code == 0, err
     lines = [line.strip() for line in out.splitlines()]
     start = lines.index("Chosen here, as no argument says otherwise:")
-    assert "learning_rate 0.00625: near that of dense training, for 32 images an update" in lines[start + 4]
+    assert "learning_rate 0.017678: near that of dense training, for 32 images an update" in lines[start + 4]
     assert "share lamp: layers that need more weights keep more of them than with the paper's uniform share" in lines
     assert "pruning_epochs 500: 2,000 updates, as many as a cycle needs to recover" in out
     assert "dense_epochs 50: the head is new to these classes: all weights are trained densely first" in out
