@@ -1,6 +1,7 @@
 """Weights on several real processes: the same masks as in one piece, and no silent fork."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -31,11 +32,16 @@ from hf_cyclical.core import (
 )
 
 SHAPES = {"a": (7, 5), "b": (3,), "c": (64, 3, 3, 3), "d": (1, 11), "e": (300, 300)}
-SPARSITIES = [0.0, 0.3, 0.9, 0.999, 1.0]
+SPARSITIES = {0: [0.0, 0.3, 0.9, 0.999, 1.0], 1: [0.99], 2: [0.99]}  # by the floor of the rows
+KINDS = [
+    ("gauss", torch.float32), ("ties", torch.float32), ("zeros", torch.float32), ("small", torch.float32),
+    ("gauss", torch.bfloat16), ("ties", torch.float64),
+]  # fmt: skip
+SHARES = [uniform, erk, ranked, lamp]
 
 
 def some_weights(kind, dtype=torch.float32):
-    """Gaussian; or few values (ties), nine of ten zero (zeros), one layer that would vanish (small)."""
+    """Gaussian; or few values (ties), nine of ten zero (zeros), one layer and some rows that would vanish (small)."""
     generator = torch.Generator().manual_seed(0)
     weights = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
     if kind == "ties":
@@ -44,6 +50,7 @@ def some_weights(kind, dtype=torch.float32):
         weights = {name: w * (torch.rand(w.shape, generator=generator) < 0.1) for name, w in weights.items()}
     elif kind == "small":
         weights["a"] *= 1e-6
+        weights["e"][100:180] *= 1e-5
     return {name: w.to(dtype) for name, w in weights.items()}
 
 
@@ -55,19 +62,16 @@ def split(weights, placement):
 def compare_with_one_piece(rank):
     """The cases in which the masks of split weights differ from those of whole ones."""
     wrong = []
-    for kind, dtype in (
-        ("gauss", torch.float32), ("ties", torch.float32), ("zeros", torch.float32), ("small", torch.float32),
-        ("gauss", torch.bfloat16), ("ties", torch.float64),
-    ):  # fmt: skip
+    for kind, dtype in KINDS:
         weights = some_weights(kind, dtype)
         parts = split(weights, Shard(0))
-        for share in (uniform, erk, ranked, lamp):
-            for s in SPARSITIES:
-                expected = magprune(weights, s, share)
-                found = magprune(parts, s, share)
+        for share, (row_floor, sparsities) in product(SHARES, SPARSITIES.items()):
+            for s in sparsities:
+                expected = magprune(weights, s, share, row_floor=row_floor)
+                found = magprune(parts, s, share, row_floor=row_floor)
                 same = [torch.equal(whole(found[name], parts[name]), expected[name]) for name in weights]
                 if not all(same):
-                    wrong.append((kind, dtype, share.__name__, s, same))
+                    wrong.append((kind, dtype, share.__name__, row_floor, s, same))
     return wrong
 
 
@@ -148,6 +152,15 @@ class TestSplitWeights:
     @pytest.mark.parametrize("processes", [2, 3])
     def test_masks_are_those_of_weights_in_one_piece(self, processes):
         assert on_processes(processes, compare_with_one_piece) == [[]] * processes
+
+    @pytest.mark.parametrize("row_floor", [1, 2])
+    @pytest.mark.parametrize("share", SHARES)
+    def test_the_floor_of_the_rows_has_a_part_in_them(self, share, row_floor):
+        """Else the cases above would be those without one."""
+        for kind, dtype in KINDS:
+            weights, s = some_weights(kind, dtype), SPARSITIES[row_floor][-1]
+            free, floored = (magprune(weights, s, share, row_floor=n) for n in (0, row_floor))
+            assert any(not torch.equal(free[name], mask) for name, mask in floored.items()), kind
 
     def test_nan_on_one_process_is_the_same_error_on_all(self):
         messages = on_processes(2, non_finite_on_the_last)

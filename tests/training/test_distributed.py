@@ -22,6 +22,8 @@ from hf_cyclical.core import leave_group
 from hf_cyclical.training import StopOnSignalCallback
 
 PRUNING = {"target_sparsity": 0.7, "cycles": 2, "delta_t": 3}
+SPARSE = PRUNING | {"target_sparsity": 0.97}  # with rows at their floor
+SPARSE_RECOVERY = {"method": "gradual_recovery", "share": "global", "target_sparsity": 0.97, "delta_t": 3}
 SAVES = {"save_strategy": "steps", "save_steps": 5}
 MODES = ["ddp", "fsdp2"]
 
@@ -40,7 +42,8 @@ def result_of(trainer):
 
 
 def run(rank, folder, mode, resume=None, pruning=PRUNING, **arguments):
-    arguments = {"max_steps": 24, "per_device_train_batch_size": 8 if mode == "one" else 4} | arguments
+    arguments = {"per_device_train_batch_size": 8 if mode == "one" else 4} | arguments
+    arguments = {"max_steps": 24, "learning_rate": 0.3} | arguments
     kind = ShardedTrainer if mode == "fsdp2" else None
     trainer = build_trainer(folder, pruning, kind=kind, model=TinyNet(seed=rank if resume else 0), **arguments)
     trainer.train(resume_from_checkpoint=resume)
@@ -59,37 +62,50 @@ def assert_same_run(a, b, exact=False):
         assert one | {"largest": 0, "metrics": {}} == other | {"largest": 0, "metrics": {}}
 
 
+def assert_at_the_floor(result):
+    """Rows are at their floor at the end of each cycle, and weights have returned."""
+    assert all(cycle["floor_rows"] > 0 for cycle in result["report"]["cycles"])
+    assert result["report"]["cycles"][-1]["regrown"] > 0
+
+
 class TestTwoProcessesAgainstOne:
-    @pytest.mark.parametrize("changed", [{}, {"share": "global"}, {"share": "lamp", "target_sparsity": 0.97}], ids=str)
+    @pytest.mark.parametrize("share", ["uniform", "global", "lamp"])
     @pytest.mark.parametrize("mode", MODES)
-    def test_masks_and_weights(self, tmp_path, mode, changed):
-        pruning = PRUNING | changed
+    def test_masks_and_weights(self, tmp_path, mode, share):
+        pruning = SPARSE | {"share": share}
         one = run(0, tmp_path / "one", "one", pruning=pruning)
         two = on_processes(2, run, tmp_path / "two", mode, None, pruning)
         assert [r["processes"] for r in two] == [2, 2]
         assert [r["split"] for r in two] == [mode == "fsdp2"] * 2
         assert_same_run(two[0], two[1], exact=True)
         assert_same_run(two[0], one)
+        assert_at_the_floor(two[0])
 
 
 class TestResume:
-    @pytest.mark.parametrize("method", ["cyclical", "gradual_recovery"])
+    @pytest.mark.parametrize("pruning", [SPARSE, SPARSE_RECOVERY], ids=["cyclical", "gradual_recovery"])
     @pytest.mark.parametrize("mode", MODES)
-    def test_goes_on_as_if_nothing_had_happened(self, tmp_path, mode, method):
-        pruning = PRUNING if method == "cyclical" else {"method": method, "target_sparsity": 0.7, "delta_t": 3}
+    def test_goes_on_as_if_nothing_had_happened(self, tmp_path, mode, pruning):
         pruning = pruning | {"ema_decay": 0.7, "mask_momentum": True}
         whole = on_processes(2, run_and_resume, tmp_path, mode, pruning, SAVES)
         for first, again in whole:
             assert_same_run(first, again, exact=True)
             assert first["report"] == again["report"]
+            assert_at_the_floor(first)
 
-    @pytest.mark.parametrize(("mode", "there", "here"), [("ddp", 2, 1), ("ddp", 1, 2), ("fsdp2", 2, 4)])
-    def test_with_another_number_of_processes(self, tmp_path, mode, there, here):
+    @pytest.mark.parametrize(
+        ("mode", "there", "here", "pruning"),
+        [("ddp", 2, 1, PRUNING), ("ddp", 1, 2, SPARSE), ("fsdp2", 2, 4, SPARSE | {"share": "global"})],
+        ids=["ddp-2-1", "ddp-1-2", "fsdp2-2-4"],
+    )
+    def test_with_another_number_of_processes(self, tmp_path, mode, there, here, pruning):
         runs = []
         for n, resume in ((there, None), (here, str(tmp_path / str(there) / "checkpoint-10"))):
-            runs.append(on_processes(n, run_saving, tmp_path / str(n), mode, resume, 8 // n)[0])
+            runs.append(on_processes(n, run_saving, tmp_path / str(n), mode, resume, 8 // n, pruning)[0])
         assert [r["processes"] for r in runs] == [there, here]
         assert_same_run(*runs)
+        if pruning is not PRUNING:
+            assert_at_the_floor(runs[0])
 
     @pytest.mark.parametrize(
         ("there", "here", "words"),
@@ -101,8 +117,8 @@ class TestResume:
             on_processes(2, run_saving, tmp_path / here, here, str(tmp_path / there / "checkpoint-10"), 4)
 
 
-def run_saving(rank, folder, mode, resume, batch):
-    return run(rank, folder, mode, resume, per_device_train_batch_size=batch, **SAVES)
+def run_saving(rank, folder, mode, resume, batch, pruning=PRUNING):
+    return run(rank, folder, mode, resume, pruning, per_device_train_batch_size=batch, **SAVES)
 
 
 def run_and_resume(rank, folder, mode, pruning, saves):

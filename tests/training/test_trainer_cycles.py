@@ -8,12 +8,33 @@ import torch
 from safetensors.torch import load_file
 from support.tiny import CYCLICAL, TinyImages, Watcher, expected_zeros, same_weights, zeros
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import EarlyStoppingCallback, TrainerCallback
+from torch import nn
+from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallback
 
 from hf_cyclical import PruningError
 from hf_cyclical.training.callbacks import PruningProgressCallback
 
 GRADUAL_RECOVERY = {"method": "gradual_recovery", "target_sparsity": 0.9, "delta_t": 5}
+
+
+class ThreeClasses(nn.Module):
+    """With as many filters as classes, rows of one weight, the largest negative, and biases larger than all weights."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.config = PreTrainedConfig(num_labels=3)
+        self.first = nn.Conv2d(1, 3, 3, padding=1)
+        self.depthwise = nn.Conv2d(3, 3, 1, groups=3)
+        self.hidden = nn.Linear(3 * 16, 24)
+        self.head = nn.Linear(24, 3)
+        nn.init.constant_(self.depthwise.weight[:1], -1.5)
+        nn.init.constant_(self.head.bias, 9.0)
+
+    def forward(self, pixel_values, labels=None):
+        x = self.depthwise(self.first(pixel_values)).relu().flatten(1)
+        logits = self.head(self.hidden(x).relu())
+        return {"loss": None if labels is None else nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class TestCycleEnds:
@@ -56,6 +77,39 @@ class TestCycleEnds:
                 assert layers[name].kept == rows.sum()
                 assert (layers[name].empty, layers[name].at_floor) == ((rows == 0).sum(), (rows == 1).sum())
         assert trainer.report.cycles[-1].layers == trainer.report.layers
+
+    @pytest.mark.parametrize(
+        ("share", "row_floor", "target", "exclude"),
+        [
+            ("uniform", 0, 0.97, None),
+            ("global", 0, 0.97, None),
+            ("uniform", 1, 0.95, None),
+            ("global", 1, 0.95, ["head"]),
+            ("global", 2, 0.9, None),
+        ],
+    )
+    def test_the_rows_and_the_largest_weight_of_each_cycle(
+        self, make_trainer, tmp_path, share, row_floor, target, exclude
+    ):
+        """Counted here one by one, from the weights in the checkpoint of each cycle."""
+        pruning = {"target_sparsity": target, "share": share, "row_floor": row_floor, "exclude": exclude}
+        arguments = {"num_train_epochs": 6, "save_strategy": "steps", "save_steps": 1000}
+        trainer = make_trainer(CYCLICAL | pruning | {"cycles": 3}, model=ThreeClasses(), **arguments)
+        trainer.train()
+        names = ["first.weight", "depthwise.weight", "hidden.weight", *([] if exclude else ["head.weight"])]
+        assert len(trainer.report.cycles) == 3
+        for cycle in trainer.report.cycles:
+            weights = load_file(tmp_path / "run" / f"checkpoint-{cycle.update}" / "model.safetensors")
+            rows = {name: weights[name].flatten(1).tolist() for name in names}
+            kept = [(sum(w != 0 for w in row), len(row)) for name in names for row in rows[name]]
+            assert cycle.empty_rows == sum(n == 0 for n, _ in kept)
+            assert cycle.floor_rows == sum(0 < n == row_floor < columns for n, columns in kept)
+            assert cycle.largest == max(abs(w) for name in names for row in rows[name] for w in row)
+            assert cycle.classes == (None if exclude else sum(any(row) for row in rows["head.weight"]))
+            assert bool(cycle.empty_rows) == (row_floor == 0)
+            assert bool(cycle.floor_rows) == (row_floor > 0)
+        if (share, row_floor) == ("uniform", 0):
+            assert 0 < trainer.report.cycles[-1].classes < 3  # of which two weights are left
 
     @pytest.mark.parametrize("resume", [False, True])
     def test_regrown_weights_are_counted_from_the_first_update_on(self, make_trainer, tmp_path, resume):

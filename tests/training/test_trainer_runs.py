@@ -17,11 +17,13 @@ from hf_cyclical.training.checkpoints import seal
 class TestResume:
     @pytest.mark.parametrize("at", [4, 12, 22], ids=["ramp", "boundary", "tail"])
     @pytest.mark.parametrize("method", ["cyclical", "gradual_recovery"])
-    def test_goes_on_as_if_nothing_had_happened(self, make_trainer, tmp_path, at, method):
-        pruning = {"method": method, "target_sparsity": 0.9, "delta_t": 3} | (
-            {"cycles": 2} if method == "cyclical" else {}
-        )
+    @pytest.mark.parametrize("share", ["uniform", "global"])
+    def test_goes_on_as_if_nothing_had_happened(self, make_trainer, tmp_path, at, method, share):
+        """At a sparsity at which rows are at their floor, and a rate at which weights return all the same."""
+        pruning = {"method": method, "share": share, "target_sparsity": 0.97, "delta_t": 3}
+        pruning |= {"cycles": 2} if method == "cyclical" else {}
         arguments = {"num_train_epochs": 2, "shuffle": True, "save_strategy": "steps", "save_steps": at}
+        arguments["learning_rate"] = 0.3
         whole = make_trainer(pruning, output_dir=str(tmp_path / "whole"), **arguments)
         whole.train()
 
@@ -30,6 +32,8 @@ class TestResume:
         assert same_weights(whole.model, resumed.model)
         assert all(torch.equal(whole.pruner.masks[n], resumed.pruner.masks[n]) for n in whole.pruner.masks)
         assert resumed.report.to_dict() == whole.report.to_dict()
+        assert all(cycle.floor_rows > 0 for cycle in whole.report.cycles)
+        assert whole.report.cycles[-1].regrown > 0
 
     def test_from_the_last_update_inside_an_epoch_makes_none_more(self, make_trainer, tmp_path):
         arguments = {"max_steps": 16, "save_strategy": "steps", "save_steps": 16}  # an epoch has 12
