@@ -152,8 +152,8 @@ def _at_least(least: float, epochs: float) -> float:
 def recommended_rate(images: int) -> float:
     """The learning rate of SGD for so many images an update.
 
-    It grows with their root. In proportion, small batches would have rates at which the digits, of held-out images, end
-    2 to 3 points lower.
+    It grows with their root: in proportion it would be too low for small batches. On held-out digits, in batches of 60,
+    0.01 ends 1.1 points below 0.05 at 98 % and 2.2 at 99 %.
     """
     return round(RATE * math.sqrt(images / 256), 6)
 

@@ -31,7 +31,7 @@ def test_there_are_results():
     assert PUBLISHED
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PUBLISHED, RESULTS / "choices" / "digits-levers.json"], ids=lambda path: path.stem)
 def test_every_table_is_on_the_page_of_results(path):
     caption, _, rows = table(*load_results(path)).partition("\n\n")
     assert " ".join(caption.split()) in page()
@@ -41,7 +41,7 @@ def test_every_table_is_on_the_page_of_results(path):
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_so_are_the_cycles_of_cyclical_pruning(path):
     _, _, rows = table(*load_results(path), by_cycle=True).partition("\n\n")
-    starts = ("| cyclical |", "| cyclical, ", "| cubic |", "| s_init ")
+    starts = ("| cyclical |", "| cyclical, ", "| cubic |", "| s_init ", "| recipe |")
     shown = [" ".join(row.split()) for row in rows.splitlines() if row.startswith(starts)]
     if path.stem == "digits":
         control = [" ".join(row.split()) for row in rows.splitlines() if row.startswith("| cyclical_lr, ")]
@@ -140,11 +140,12 @@ def test_the_first_page_has_the_main_job_with_its_first_seed():
 
 
 def test_runs_that_are_of_no_table_are_on_the_page():
-    """The recipe's, whose report is its card's, and a cycle with the first and last layer dense."""
-    report = load_report(RESULTS.parent / "cifar_resnet20-cifar10-pruned98")
-    first, last = (f"{100 * cycle.metrics['accuracy']:.2f}" for cycle in report.cycles)
-    assert f"| this recipe, accuracy | 30 | {first} | **{last}** |" in page()
-    assert f"| this recipe, mask distance | 30 | 0.00 | {report.cycles[1].mask_distance:.2f} |" in page()
+    """With the recipe's settings or near them, whose reports are of cards, and with first and last layer dense."""
+    for name, label in (("-95", "the recipe, 0.95"), ("-pruned98", "twice its rate, 0.98")):
+        report = load_report(RESULTS.parent / f"cifar_resnet20-cifar10{name}")
+        first, last = (f"{100 * cycle.metrics['accuracy']:.2f}" for cycle in report.cycles)
+        assert f"| {label}, accuracy | 30 | {first} | **{last}** |" in page()
+        assert f"| {label}, mask distance | 30 | 0.00 | {report.cycles[1].mask_distance:.2f} |" in page()
     [cycle] = load_report(RESULTS / "first-last-dense").cycles
     assert f"ends at {100 * cycle.metrics['accuracy']:.2f} %" in page()
 
