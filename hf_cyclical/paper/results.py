@@ -226,15 +226,17 @@ def check_dense(there: Results, losses: Mapping[Cell, float], source: str) -> No
 def save_results(path: Path, setting: Setting, results: Results) -> None:
     """All reports in one small file, to be published: with the layers at the end alone, and without the curves.
 
-    It has no paths of this machine.
+    It has no settings that were left open, and no paths of this machine.
     """
     rows = []
     for cell, full in results.items():
         about = public_about(full.about) | {"mean_density": full.mean_density}
         report = dataclasses.replace(full, cycles=[dataclasses.replace(cycle, layers=()) for cycle in full.cycles])
-        small = report.to_dict() | {"schedule": [], "masks": report.masks[-1:], "about": about}
+        config = {name: value for name, value in report.config.items() if value is not None}
+        small = report.to_dict() | {"schedule": [], "masks": report.masks[-1:], "about": about, "config": config}
         rows.append({**dataclasses.asdict(cell), "report": small})
-    write_text(path, json.dumps({"setting": dataclasses.asdict(setting.public), "cells": rows}) + "\n")
+    content = {"setting": dataclasses.asdict(setting.public), "cells": rows}
+    write_text(path, json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def load_results(path: Path) -> tuple[Setting, Results]:
