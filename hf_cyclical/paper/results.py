@@ -15,6 +15,7 @@ from typing import Any
 from accelerate import PartialState
 from filelock import FileLock, Timeout
 
+from hf_cyclical.config import PruningConfig
 from hf_cyclical.core import PruningError, any_process
 from hf_cyclical.formats import hide_paths, public_about, write_text
 from hf_cyclical.reports import PruningReport, read_whole, whole_report
@@ -25,6 +26,7 @@ SCHEMA = 1
 EXPERIMENT_NAME = "experiment.json"
 RESULTS_NAME = "results.json"
 
+_OPEN = dict.fromkeys(PruningConfig().to_dict())
 _EQUAL = 1e-3  # by how much losses of one dense model may differ between processors, relatively
 _LOCKS = ".locks"
 _PAUSE = 2.0  # seconds between two looks at what another command has
@@ -251,7 +253,7 @@ def load_results(path: Path) -> tuple[Setting, Results]:
     for row in data["cells"]:
         try:
             cell = Cell(row["label"], float(row["sparsity"]), int(row["seed"]))
-            report = row["report"]
+            report = {**row["report"], "config": _OPEN | row["report"]["config"]}
         except (KeyError, TypeError, ValueError):
             raise PruningError(wrong) from None
         if cell.label not in known:

@@ -1,5 +1,6 @@
 """`hf-cyclical compare --add`: one table of runs that were made in several folders."""
 
+import dataclasses
 import json
 import shutil
 
@@ -38,6 +39,11 @@ def changed(path, change):
     return path
 
 
+def as_published(cycles):
+    """Results have the layers of a run's end alone."""
+    return tuple(dataclasses.replace(cycle, layers=()) for cycle in cycles)
+
+
 def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".locks" not in path.parts}
 
@@ -51,7 +57,7 @@ def test_the_runs_of_another_machine_join_the_table(compare, finished, other):
     assert out.endswith(f"Runs added to {finished}: 2\n")
     made = load_report(other / "reports" / "cyclical-0.9-seed2.json")
     taken = load_report(finished / "reports" / "cyclical-0.9-seed2.json")
-    assert (taken.cycles, taken.layers, taken.config) == (made.cycles, made.layers, made.config)
+    assert (taken.cycles, taken.layers, taken.config) == (as_published(made.cycles), made.layers, made.config)
     assert compare("--show", finished / "results.json")[1].strip() in out
 
 
@@ -129,7 +135,7 @@ def test_a_run_of_another_experiment_is_taken_where_it_is_the_same(compare, fini
     assert out.endswith(f"Runs added to {tmp_path / 'new'}: 1\n")
     made = load_report(finished / "reports" / "cyclical-0.9-seed1.json")
     taken = load_report(tmp_path / "new" / "reports" / "cubic-0.9-seed1.json")
-    assert (taken.cycles, taken.config) == (made.cycles, made.config)
+    assert (taken.cycles, taken.config) == (as_published(made.cycles), made.config)
     rows = "--experiment", "digits-schedules", "--methods", "cubic", *TWO[3:]
     code, _, err = compare(*rows, folder=tmp_path / "new")
     assert code == 0, err
