@@ -162,6 +162,9 @@ def test_and_the_numbers_of_the_rivals_and_of_cifar():
     pairs = {name: [f"{mean(ends('digits-rivals.json', name, s)):.2f}" for s in (0.98, 0.99)] for name in RIVALS}
     assert f"`granet` has {' and '.join(pairs['granet'])} %" in shown
     assert f"`cyclical` {' and '.join(pairs['cyclical'])}, `rigl` {' and '.join(pairs['rigl'])};" in shown
+    for name in ("cyclical", "rigl", "granet", "gradual"):
+        values = ends("digits-rivals.json", f"{name}, tuned", 0.99)
+        assert f"`{name}` {mean(values):.2f} ± {stdev(values):.2f}" in shown
     paths = ("cifar10-resnet20.json", "cifar10-resnet20-as-printed.json")
     (gradual, cyclical), printed = ([ends(path, name, 0.98)[0] for name in ("gradual", "cyclical")] for path in paths)
     assert f"`gradual` {gradual:.1f}, `cyclical` {cyclical:.1f} % (paper: 83.4 and 85.8 %;" in shown
