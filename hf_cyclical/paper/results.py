@@ -26,7 +26,7 @@ SCHEMA = 1
 EXPERIMENT_NAME = "experiment.json"
 RESULTS_NAME = "results.json"
 
-_OPEN = dict.fromkeys(PruningConfig().to_dict())
+_OPEN = dict.fromkeys(PruningConfig().to_dict())  # what a published result leaves out of its settings
 _EQUAL = 1e-3  # by how much losses of one dense model may differ between processors, relatively
 _LOCKS = ".locks"
 _PAUSE = 2.0  # seconds between two looks at what another command has

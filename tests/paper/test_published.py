@@ -15,6 +15,7 @@ from hf_cyclical.data import DataArguments, load_image_data
 from hf_cyclical.models import load_image_model
 from hf_cyclical.paper import load_results, table
 from hf_cyclical.paper.rival_table import rival_rows
+from hf_cyclical.paper.rivals import TUNED
 from hf_cyclical.reports import load_report
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +131,13 @@ def test_the_page_has_each_cycle_of_the_main_job(method):
     reports = [load_report(RESULTS / "main-job" / f"{method}-seed{seed}.json") for seed in range(1, 6)]
     columns = zip(*([100 * c.metrics["accuracy"] for c in report.cycles] for report in reports), strict=True)
     assert f"| {method} | {' | '.join(f'{mean(v):.2f} ± {stdev(v):.2f}' for v in columns)} |" in page()
+
+
+def test_the_page_has_the_settings_that_were_chosen_for_the_second_rows():
+    chosen = TUNED["digits-rivals"]
+    assert f"| | {' | '.join(chosen)} |" in page()
+    for name, label in (("learning_rate", "rate"), ("share", "share")):
+        assert f"| {label} | {' | '.join(str(row[name]) for row in chosen.values())} |" in page()
 
 
 def test_the_first_page_has_the_main_job_with_its_first_seed():
